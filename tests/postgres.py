@@ -26,6 +26,7 @@ import psycopg
 import pytest
 
 from keyrun.storage.postgres import PostgresStore
+from keyrun.storage.postgres.tuning import StoreTuning
 
 START_TIMEOUT = 60.0
 _names = count(1)
@@ -82,7 +83,7 @@ class Server:
         try:
             if self._user is not None:
                 os.chown(self.folder, pwd.getpwnam(self._user).pw_uid, -1)
-            self._run("initdb", "-D", self.data, "-A", "trust", "-U", "keyrun", "-N", "-E", "UTF8")
+            subprocess.run(["cp", "-a", _new_cluster(self.programs), self.data], check=True)
             self.start()
         except BaseException:
             self.stop()
@@ -164,18 +165,28 @@ class Server:
                 self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _run(self, program: str, *arguments: str | Path) -> None:
-        done = subprocess.run(
-            [self.programs / program, *arguments],
-            capture_output=True,
-            text=True,
-            user=self._user,
-            cwd=self.folder,
-            env={**os.environ, "LC_ALL": "C"},
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(f"{program} failed: {done.stderr}")
+
+@cache
+def _new_cluster(programs: Path) -> Path:
+    """Return a data directory to copy. It is removed when the process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="keyrun-initdb-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    user = _unprivileged()
+    if user is not None:
+        os.chown(folder, pwd.getpwnam(user).pw_uid, -1)
+    options = ["-A", "trust", "-U", "keyrun", "-E", "UTF8", "--no-sync"]
+    done = subprocess.run(
+        [programs / "initdb", "-D", folder / "data", *options],
+        capture_output=True,
+        text=True,
+        user=user,
+        cwd=folder,
+        env={**os.environ, "LC_ALL": "C"},
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"initdb failed: {done.stderr}")
+    return folder / "data"
 
 
 def _parent_of(process: Path) -> int | None:
@@ -240,10 +251,20 @@ def run_sql(url: str, *statements: str) -> list[tuple[object, ...]]:
         return rows
 
 
-def open_store(url: str | None = None, namespace: str | None = None) -> PostgresStore:
+def open_store(
+    url: str | None = None,
+    namespace: str | None = None,
+    *,
+    ttl: float = 10.0,
+    tuning: StoreTuning = StoreTuning(),  # noqa: B008 (frozen)
+) -> PostgresStore:
     """Return a store for a test, in a namespace of its own. It is not open yet."""
     return PostgresStore(
-        shared_url() if url is None else url, namespace=namespace or new_namespace(), unsafe=True
+        shared_url() if url is None else url,
+        namespace=namespace or new_namespace(),
+        ttl=ttl,
+        unsafe=True,
+        tuning=tuning,
     )
 
 

@@ -17,6 +17,7 @@ package needs psycopg, which the extra `postgres` installs.
 | `image` | the records that reads show |
 | `load` | fill the image from the database |
 | `fold` | move the log into records |
+| `tuning` | intervals and sizes |
 | `store` | `PostgresStore`, which wires all of them |
 """
 

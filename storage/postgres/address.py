@@ -85,7 +85,7 @@ class Address:
 
     def __str__(self) -> str:
         user = quote(self._user, safe="") + "@" if self._user else ""
-        port = f":{self._port}" if self._port else ""
+        port = f":{self._port}" if self._port not in ("", "5432") else ""
         database = quote(self._database, safe="")
         if self.is_local:
             place = f"?host={','.join(self.hosts)}" if self.hosts else ""

@@ -30,6 +30,7 @@ from keyrun.storage.postgres.arrays import Arrays
 from keyrun.storage.postgres.heartbeat import lost_to_another, set_back
 from keyrun.storage.postgres.lease import Held
 from keyrun.storage.postgres.trust import Trust
+from keyrun.storage.postgres.tuning import StoreTuning
 from keyrun.storage.postgres.wire import ConnectionLost, StatementFailed, Wire
 from keyrun.storage.store import boottime
 
@@ -37,6 +38,8 @@ logger = logging.getLogger("keyrun.storage")
 
 RETRIES = (0.0, 0.02, 0.05, 0.1, 0.2)
 """Seconds before each attempt to reach the database. The last one repeats."""
+RELEASE_TIMEOUT = 2.0
+
 _INTEGER = Struct("!q")
 _FLOAT = Struct("!d")
 _DISK_FULL = "53100"
@@ -51,6 +54,7 @@ class FencedCommits:
         wire: Wire | None,
         address: Address,
         trust: Trust,
+        tuning: StoreTuning,
         *,
         gave_up: Callable[[], StoreError | None],
     ) -> None:
@@ -67,7 +71,7 @@ class FencedCommits:
         part, node, epoch = held.identity
         self._fixed = (_INTEGER.pack(part), node.encode(), _INTEGER.pack(epoch))
         self._ttl = _FLOAT.pack(held.ttl)
-        self._timeout = max(held.ttl, 10.0)
+        self._timeout = tuning.answer_timeout
 
     async def commit(self, records: Arrays, meanwhile: Callable[[], None]) -> None:
         """Make records durable. `meanwhile` is called once, while the database works."""
@@ -161,13 +165,20 @@ class FencedCommits:
 
     async def release(self) -> None:
         """Give the namespace up, if the database can be reached at once, and disconnect."""
-        try:
-            with trio.move_on_after(2.0):
-                wire = await self.connected()
-                await wire.run(statements.RELEASE, *self._held.identity, timeout=2.0)
-        except (ConnectionLost, StatementFailed) as error:
+        failure: object = "no answer"
+        with trio.move_on_after(RELEASE_TIMEOUT):
+            # A connection may be lost without a sign before it is used.
+            for _ in range(2):
+                try:
+                    wire = await self.connected()
+                    await wire.run(statements.RELEASE, *self._held.identity)
+                    failure = None
+                    break
+                except (ConnectionLost, StatementFailed) as error:
+                    failure = error
+        if failure is not None:
             logger.warning(
-                "the lease of %s was not released: %s; it ends by itself", self._address, error
+                "the lease of %s was not released: %s; it ends by itself", self._address, failure
             )
         self.disconnect()
 

@@ -2,8 +2,8 @@
 
 The rules:
 
-1. The log is folded when it has `FOLD_BYTES`, or `FOLD_SECONDS` after its first commit.
-2. A piece is at most `PIECE` commits. After each piece the thread rests for as long as it took, so
+1. The log is folded when it has 32 MB, or 10 seconds after its first commit.
+2. A piece is at most 64 commits. After each piece the thread rests for as long as it took, so
    the fold uses at most half of the time.
 3. The position of the fold is in a table of its own, because a fold that locked the row of the
    commits would stop them. It is changed by compare-and-set, so two processes never fold the same
@@ -21,30 +21,28 @@ from math import inf
 from keyrun.storage.postgres import statements
 from keyrun.storage.postgres.address import Address
 from keyrun.storage.postgres.lease import Held
+from keyrun.storage.postgres.tuning import StoreTuning
 from keyrun.storage.postgres.wire import ConnectionLost, StatementFailed, Stopped, Waker, Wire
 
 logger = logging.getLogger("keyrun.storage")
 
-FOLD_BYTES = 32 << 20
-FOLD_SECONDS = 10.0
-PIECE = 64
-PIECE_BYTES = 32 << 20
 RETRY = 1.0
 
 
 class Fold:
     """Folds the log of one part, beginning after the commit `folded`."""
 
-    def __init__(self, held: Held, address: Address, folded: int) -> None:
+    def __init__(self, held: Held, address: Address, folded: int, tuning: StoreTuning) -> None:
         self.folded = folded
         """The last commit that was folded."""
+        self._tuning = tuning
         self._part = held.part
         self._address = address
         self._committed = held.seq
         self._bytes = 0
         self._due_at = inf
         if held.seq > folded:
-            self._due_at = time.monotonic() + FOLD_SECONDS
+            self._due_at = time.monotonic() + self._tuning.fold_seconds
         self._may_vacuum = True
         self._wire: Wire | None = None
         self._waker = Waker()
@@ -59,9 +57,9 @@ class Fold:
         self._committed = seq
         self._bytes += size
         if self._due_at == inf:
-            self._due_at = time.monotonic() + FOLD_SECONDS
+            self._due_at = time.monotonic() + self._tuning.fold_seconds
             self._waker.wake()
-        elif self._bytes - size < FOLD_BYTES <= self._bytes:
+        elif self._bytes - size < self._tuning.fold_bytes <= self._bytes:
             self._due_at = 0.0
             self._waker.wake()
 
@@ -104,7 +102,7 @@ class Fold:
                 self._waker.sleep(left)
         self._due_at = inf
         if self._committed != self.folded:
-            self._due_at = time.monotonic() + FOLD_SECONDS
+            self._due_at = time.monotonic() + self._tuning.fold_seconds
         if self._may_vacuum:
             wire = self._connected()
             wire.run_in_thread(self._waker, statements.VACUUM)
@@ -118,7 +116,10 @@ class Fold:
         """Fold a piece. Return whether the position has moved."""
         wire, waker, before = self._connected(), self._waker, self.folded
         found = wire.run_in_thread(
-            waker, statements.PIECE, self._part, before, last, PIECE, PIECE_BYTES
+            waker,
+            statements.PIECE,
+            *(self._part, before, last),
+            *(self._tuning.fold_piece, self._tuning.fold_piece_bytes),
         )
         until = found.texts()[0]
         if until is not None:

@@ -1,7 +1,7 @@
 """The heartbeat: a thread that renews the lease, and holds the session lock on its connection.
 
 It is a thread so that a loop that is blocked for a while keeps its lease. It does not renew the
-lease any more when the loop has not answered for `LOOP_TIMEOUT` seconds, so that a process that is
+lease any more when the loop has not answered for 30 seconds, so that a process that is
 stuck loses its namespace.
 
 A commit renews the lease, too, so beats are sent only if there was no commit for a while.
@@ -20,12 +20,12 @@ from keyrun.storage.postgres import statements
 from keyrun.storage.postgres.address import Address
 from keyrun.storage.postgres.lease import Held
 from keyrun.storage.postgres.trust import Trust
+from keyrun.storage.postgres.tuning import StoreTuning
 from keyrun.storage.postgres.wire import ConnectionLost, StatementFailed, Stopped, Waker, Wire
 from keyrun.storage.store import boottime
 
 logger = logging.getLogger("keyrun.storage")
 
-LOOP_TIMEOUT = 30.0
 BEAT_BELOW = 0.7
 """A beat is sent when less than this part of the TTL is left."""
 RETRY = 0.05
@@ -41,6 +41,7 @@ class Heartbeat:
         wire: Wire,
         address: Address,
         trust: Trust,
+        tuning: StoreTuning,
         *,
         committed: Callable[[], int],
         lose: Callable[[StoreLost], None],
@@ -52,6 +53,7 @@ class Heartbeat:
         self._session = wire.backend
         self._address = address
         self._trust = trust
+        self._loop_timeout = tuning.loop_timeout
         self._committed = committed
         self._lose = lose
         self._token = trio.lowlevel.current_trio_token()
@@ -103,7 +105,7 @@ class Heartbeat:
             self._token.run_sync_soon(self._loop_answers, idempotent=True)
             until_due = self._trust.renewed_until - boottime() - BEAT_BELOW * self._held.ttl
             if until_due <= 0:
-                if boottime() - self._loop_answered_at < LOOP_TIMEOUT:
+                if boottime() - self._loop_answered_at < self._loop_timeout:
                     self._beat(wire)
                 until_due = 0.1 * self._held.ttl
             if self._waker.sleep(until_due, wire):

@@ -17,7 +17,11 @@ ROLLBACK = b"rollback"
 # The server and the schema.
 
 SERVER = b"select current_setting('fsync'), pg_backend_pid()"
-HAS_SCHEMA = b"select to_regclass('keyrun.version') is not null"
+HAS_SCHEMA = b"""select exists (
+    select from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+    where n.nspname = 'keyrun' and c.relname = 'version'
+)"""
+"""A look into the catalogs. `to_regclass` may not see yet what another session has just made."""
 VERSION = b"select coalesce(max(number), 0) from keyrun.version"
 DROP_VERSION = b"delete from keyrun.version"
 SET_VERSION = b"insert into keyrun.version values ($1::integer)"

@@ -27,6 +27,7 @@ from keyrun.storage.postgres.image import Image
 from keyrun.storage.postgres.lease import Candidate, Description, Held, Lease, read_lease
 from keyrun.storage.postgres.load import load
 from keyrun.storage.postgres.trust import Trust
+from keyrun.storage.postgres.tuning import StoreTuning
 from keyrun.storage.postgres.wire import ConnectionLost, StatementFailed, Wire
 from keyrun.storage.store import Store, boottime
 
@@ -34,8 +35,6 @@ logger = logging.getLogger("keyrun.storage")
 
 TTL = 10.0
 MIN_TTL = 0.1
-CLOSE_TIMEOUT = 10.0
-"""Seconds that a store that is being closed tries to reach the database."""
 MAX_COMMIT_BYTES = 900 << 20
 """The most bytes of one commit. A message to PostgreSQL ends at 1 GB."""
 
@@ -50,6 +49,7 @@ class PostgresStore(Store):
     - `ttl`: the seconds after which another process may take over, if this one cannot renew its
       lease. A process that is killed is noticed at once, unless a pooler is in between.
     - `unsafe`: Accept a server with `fsync = off`, which can lose all records. Only for tests.
+    - `tuning`: intervals and sizes. Only tests of Keyrun change them.
 
     Opening raises `StoreLocked` if another process owns the namespace. While the database cannot be
     reached, commits wait, and the store is not trusted. It raises `StoreLost` to everything that
@@ -65,7 +65,13 @@ class PostgresStore(Store):
     """The number of bytes at which a group takes no more records."""
 
     def __init__(
-        self, url: str, *, namespace: str = "default", ttl: float = TTL, unsafe: bool = False
+        self,
+        url: str,
+        *,
+        namespace: str = "default",
+        ttl: float = TTL,
+        unsafe: bool = False,
+        tuning: StoreTuning = StoreTuning(),  # noqa: B008 (frozen)
     ) -> None:
         check_name(namespace)
         if not ttl >= MIN_TTL:
@@ -78,6 +84,7 @@ class PostgresStore(Store):
         self.node = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         """The id of this process as an owner."""
         self._unsafe = unsafe
+        self._tuning = tuning
         self._address = Address(url, f"keyrun:{namespace}:{self.node}")
         self._description = Description()
         self._candidate: Candidate | None = None
@@ -213,13 +220,14 @@ class PostgresStore(Store):
     async def _begin(self, held: Held, session: Wire, wire: Wire | None, version: int) -> None:
         trust = self._trust = Trust(held.ttl)
         committer = self._committer = FencedCommits(
-            held, wire, self._address, trust, gave_up=self._gave_up
+            held, wire, self._address, trust, self._tuning, gave_up=self._gave_up
         )
         self._heartbeat = Heartbeat(
             held,
             session,
             self._address,
             trust,
+            self._tuning,
             committed=lambda: committer.seq,
             lose=self._lose,
         )
@@ -234,7 +242,7 @@ class PostgresStore(Store):
             raise self._unreachable(error) from None
         except StatementFailed as error:
             raise schema.explain(error, self._address) from None
-        self._fold = Fold(held, self._address, folded)
+        self._fold = Fold(held, self._address, folded, self._tuning)
         self._fold.start()
 
     def _check_seen(self, held: Held) -> None:
@@ -303,11 +311,12 @@ class PostgresStore(Store):
             return None
         if self._closing_at is None:
             self._closing_at = boottime()
-        if boottime() - self._closing_at < CLOSE_TIMEOUT:
+        timeout = self._tuning.close_timeout
+        if boottime() - self._closing_at < timeout:
             return None
         return StoreError(
-            f"{self._address} could not be reached for {CLOSE_TIMEOUT:g} s while the store was "
-            "being closed; what was staged last may be missing"
+            f"{self._address} could not be reached for {timeout:g} s while the store was being "
+            "closed; what was staged last may be missing"
         )
 
     def _tables_there(self) -> Iterable[str]:
@@ -328,9 +337,10 @@ class PostgresStore(Store):
                 await committer.commit(records, lambda: image.prepare(tables))
         except BaseException as error:
             image.drop()
-            if self._trust is not None and isinstance(error, StoreLost):
-                self._trust.end()
+            if isinstance(error, StoreLost) and self._opened().failure is None:
                 logger.error("%s", error)
+            if isinstance(error, StoreLost) and self._trust is not None:
+                self._trust.end()
             raise
         self._fold.committed(committer.seq, records.size)
 
