@@ -32,6 +32,7 @@ from keyrun.policies import Resources
 from keyrun.runtime.host.lifespan import Lifespan
 from keyrun.runtime.host.tracing import TracerSource
 from keyrun.runtime.inspect.replay import Replayed, replay
+from keyrun.runtime.redaction import Redact
 from keyrun.runtime.schedules.declared import Schedule
 from keyrun.runtime.tuning import Tuning
 from keyrun.storage import LmdbStore, MemoryStore, Store, StoreCrashed
@@ -117,6 +118,7 @@ class RuntimeOptions(TypedDict, total=False):
     when_locked: Literal["fail", "wait"]
     lock_timeout: float
     transform: Transform | None
+    redact: Redact | None
     wall: Callable[[], float]
     max_restarts: int
     restart_window: float

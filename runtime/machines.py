@@ -234,9 +234,10 @@ async def _run(branch: "Branch", step: StepFunction[..., Any], input_: Any) -> A
             case Succeed(result=result):
                 return result
             case Fail(reason=reason):
-                raise run.halt(Failure(kind=FailureKind.VERDICT, reason=reason))
+                said = run.partition.redaction.text(reason)
+                raise run.halt(Failure(kind=FailureKind.VERDICT, reason=said))
             case Cancel(reason=reason):
-                raise run.halt(CancelVerdict(reason))
+                raise run.halt(CancelVerdict(run.partition.redaction.text(reason)))
 
 
 async def _wait(run: Run, turn: NextTurn) -> NextTurn:

@@ -39,6 +39,7 @@ from keyrun.runtime.queue.hook import Hook
 from keyrun.runtime.records.tables import sealed
 from keyrun.runtime.recovery import startup
 from keyrun.runtime.recovery.retention import Retention
+from keyrun.runtime.redaction import Redact
 from keyrun.runtime.runtime import Runtime
 from keyrun.runtime.schedules.declared import check_schedules
 from keyrun.runtime.tuning import Tuning
@@ -172,6 +173,7 @@ async def open_runtime(
     when_locked: WhenLocked = "fail",
     lock_timeout: float = 30.0,
     transform: Transform | None = None,
+    redact: Redact | None = None,
     wall: Callable[[], float] = time.time,
     max_restarts: int = 5,
     restart_window: float = 60.0,
@@ -219,6 +221,8 @@ async def open_runtime(
     - `lock_timeout`: seconds that `when_locked="wait"` waits before it raises `StoreLocked`, and
       that a call waits for an owner with `when_locked="join"` before it raises `NoOwner`.
     - `transform`: a `Transform` of stored payloads, for example encryption.
+    - `redact`: a function that takes the text of an error, or the value of a payload, and returns
+      what log lines, traces, the audit log and the HTTP API may show of it.
     - `wall`: the wall clock, in seconds since the epoch.
     - `max_restarts`, `restart_window`: If Keyrun's own code fails for a key, it restarts the key.
       After `max_restarts` restarts within `restart_window` seconds it quarantines the key.
@@ -245,6 +249,7 @@ async def open_runtime(
             resources=resources,
             host_loop=host_loop,
             tracing=tracing,
+            redact=redact,
             tuning=tuning,
         )
         if lifespan is not None:

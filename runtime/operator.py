@@ -23,10 +23,11 @@ from keyrun.runtime.definitions.workflow import Registry, Workflow
 from keyrun.runtime.host.host import Host
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.open import as_store, check_on_trio, read_pauses
-from keyrun.runtime.options import WhenLocked
+from keyrun.runtime.options import WhenLocked, check_options
 from keyrun.runtime.partition import Partition
 from keyrun.runtime.recovery.retention import Retention
 from keyrun.runtime.recovery.startup import note_interruptions
+from keyrun.runtime.redaction import Redact
 from keyrun.runtime.runtime import Runtime
 from keyrun.runtime.tuning import Tuning
 from keyrun.storage import Store, StoreError
@@ -44,6 +45,7 @@ async def open_operator(
     when_locked: WhenLocked = "fail",
     lock_timeout: float = 30.0,
     transform: Transform | None = None,
+    redact: Redact | None = None,
     wall: Callable[[], float] = time.time,
 ) -> AsyncIterator[Runtime]:
     """Open a store that no runtime has open, to act on its runs without running them:
@@ -57,16 +59,17 @@ async def open_operator(
     - `store`: a path or a `Store`.
     - `workflows`, `limits`: needed only to submit runs and to create schedules: those of the
       application. Without them these calls raise `UnknownWorkflow`.
-    - `namespace`, `transform`: those of the application.
+    - `namespace`, `transform`, `redact`: those of the application.
     - `when_locked`, `lock_timeout`: as in `open_runtime`.
     - `wall`: the wall clock, in seconds since the epoch.
     """
     store = as_store(store, namespace=namespace)
     check_on_trio()
     claim_timeout = lock_timeout if when_locked == "wait" else None
+    check_options({"redact": redact})
     registry, tuning = Registry(workflows), Tuning()
     async with claimed(store, namespace, timeout=claim_timeout):
-        host = Host(wall=wall, max_concurrent_steps=1, tuning=tuning)
+        host = Host(wall=wall, max_concurrent_steps=1, redact=redact, tuning=tuning)
         partition = Partition(
             store,
             host=host,

@@ -7,7 +7,7 @@ because they may be generators.
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
-from inspect import isfunction, signature
+from inspect import iscoroutinefunction, isfunction, signature
 from typing import Any, Literal, TypeAlias, get_args
 
 from keyrun.actors import checks
@@ -56,6 +56,13 @@ def _transform(name: str, value: object) -> None:
         raise TypeError(f"{name} must have the methods wrap and unwrap, got {value!r}")
     if isinstance(value, type) and any(map(isfunction, methods)):
         raise TypeError(f"{name} must be an instance, got {value!r}: call the class")
+
+
+def _redact(name: str, value: object) -> None:
+    if value is not None and (
+        not callable(value) or not _takes(value, 1) or iscoroutinefunction(value)
+    ):
+        raise TypeError(f"{name} must be a plain function of one value, got {value!r}")
 
 
 def _tracing(name: str, value: object) -> None:
@@ -113,6 +120,7 @@ CHECKS: dict[str, Callable[[str, Any], None]] = {
     "when_locked": partial(_choice, of=WhenLocked),
     "lock_timeout": partial(checks.at_least, least=0),
     "transform": _transform,
+    "redact": _redact,
     "wall": checks.function,
     "max_restarts": partial(checks.count, least=0),
     "restart_window": checks.positive,

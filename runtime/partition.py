@@ -122,9 +122,10 @@ class Partition:
         if hook is not None:
             self.delivery = HookDelivery(
                 self.outbox,
-                TerminalHook(hook, hook_timeout, tuning.hook_calls, host.outside),
+                TerminalHook(hook, hook_timeout, tuning.hook_calls, host.outside, host.redaction),
                 namespace=state.ledger.prefix,
                 decode_result=self.statuses.decode_result,
+                redaction=host.redaction,
                 fail=self.fail,
                 trusted=state.trusted,
                 tuning=tuning,

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from keyrun._errors import class_name
 from keyrun.actors.errors import shown
 from keyrun.runtime.errors import InvalidText, ScopeTimeout
+from keyrun.runtime.redaction import Redaction
 from keyrun.runtime.user_errors import leaves
 from keyrun.runtime.values import Failure, FailureKind
 
@@ -66,14 +67,18 @@ def a_reason(reason: object) -> str:
     return clean(reason)
 
 
-def named(error: BaseException) -> str:
-    """Return the type and the message of an exception. For a group, as nurseries raise, add the
-    first exceptions inside it."""
+def named(error: BaseException, redaction: Redaction) -> str:
+    """Return what may be shown of the type and the message of an exception. For a group, as
+    nurseries raise, add the first exceptions inside it."""
+    return redaction.text(_named(error))
+
+
+def _named(error: BaseException) -> str:
     said = f"{class_name(error)}: {shown(error, str)}"
     if issubclass(type(error), BaseExceptionGroup):
         found = list(leaves(error))
         more = ", ..." if len(found) > MENTIONED else ""
-        said += f" [{'; '.join(named(one) for one in found[:MENTIONED])}{more}]"
+        said += f" [{'; '.join(_named(one) for one in found[:MENTIONED])}{more}]"
     return clean(said)
 
 
@@ -117,17 +122,17 @@ def _says(error: BaseException, texts: tuple[str, ...]) -> bool:
     return any(text in said for text in texts)
 
 
-def unreadable_outcome(ident: str, error: BaseException) -> str:
+def unreadable_outcome(ident: str, error: BaseException, redaction: Redaction) -> str:
     """Return the reason for a journaled outcome that the type of its call failed to read."""
     return (
         f"the journal has an outcome of {ident!r} that its declared type cannot read: "
-        f"{named(error)}"
+        f"{named(error, redaction)}"
     )
 
 
-def workflow_error(error: BaseException) -> Failure:
+def workflow_error(error: BaseException, redaction: Redaction) -> Failure:
     """Return the failure of a run whose workflow code raised `error`."""
-    reason = f"the workflow raised {named(error)}"
+    reason = f"the workflow raised {named(error, redaction)}"
     if needs_asyncio(error):
         reason += (
             "; workflow code runs on Trio and awaits only calls of ctx: use ctx.sleep, ctx.gather, "
@@ -139,7 +144,7 @@ def workflow_error(error: BaseException) -> Failure:
         reason=reason,
         step=getattr(error, "step", None) if issubclass(type(error), ScopeTimeout) else None,
         error_type=type_of(error),
-        traceback=traceback_of(error),
+        traceback=traceback_of(error, redaction),
     )
 
 
@@ -153,12 +158,13 @@ _MODULE, _QUALNAME = (type.__dict__[name].__get__ for name in ("__module__", "__
 """Read these attributes of a class. Its metaclass may define attributes that raise."""
 
 
-def traceback_of(error: BaseException) -> str:
-    """Return the end of the traceback of an exception."""
+def traceback_of(error: BaseException, redaction: Redaction) -> str:
+    """Return what may be shown of the end of the traceback of an exception."""
     try:
         text = "".join(traceback.format_exception(error))
     except BaseException as other:
         if isinstance(other, KeyboardInterrupt):
             raise
         text = f"<a traceback that could not be formatted: {class_name(other)}>"
-    return clean(text[-TRACEBACK_LIMIT:])
+    # A text that is cut first may hide from the function what it looks for.
+    return clean(redaction.text(text)[-TRACEBACK_LIMIT:])

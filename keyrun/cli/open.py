@@ -130,6 +130,7 @@ async def _show(
         token=given,
         workflows=app.workflows,
         transform=app.transform,
+        redact=app.redact,
     )
     try:
         async with shown as viewer:

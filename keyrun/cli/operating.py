@@ -148,6 +148,7 @@ async def _of_directory(
                 workflows=given.workflows,
                 limits=given.limits,
                 transform=given.transform,
+                redact=given.redact,
             )
             return IdleStore(Owner(await stack.enter_async_context(operator)), path, app)
         except StoreLocked as error:

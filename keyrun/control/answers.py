@@ -12,6 +12,7 @@ import attrs
 
 from keyrun.control.json_text import dump
 from keyrun.control.operation import Operation
+from keyrun.control.redacting import Redacting
 from keyrun.control.shapes import LargePayload
 
 FEW = 300
@@ -20,20 +21,25 @@ SHORT = 32 * 1024
 """Characters or bytes that are written without a pause."""
 
 
-async def text_of(operation: Operation, answer: Any) -> bytes:
-    """Return the JSON text of what an operation answers."""
+async def text_of(operation: Operation, answer: Any, redacting: Redacting | None = None) -> bytes:
+    """Return the JSON text of what an operation answers, with redacted payloads."""
     if operation.writes or not is_large(answer):
-        return _text(operation, answer)
-    return await anyio.to_thread.run_sync(_text_in_parts, operation, answer)
+        return _text(operation, answer, redacting)
+    return await anyio.to_thread.run_sync(_text_in_parts, operation, answer, redacting)
 
 
-def _text(operation: Operation, answer: Any) -> bytes:
-    written = operation.write_json(answer)
+def _written(operation: Operation, answer: Any, redacting: Redacting | None) -> Any:
+    shown = answer if redacting is None else redacting.answer(operation, answer)
+    return operation.write_json(shown)
+
+
+def _text(operation: Operation, answer: Any, redacting: Redacting | None) -> bytes:
+    written = _written(operation, answer, redacting)
     return dump(written if operation.answers_object else {"result": written})
 
 
-def _text_in_parts(operation: Operation, answer: Any) -> bytes:
-    written = operation.write_json(answer)
+def _text_in_parts(operation: Operation, answer: Any, redacting: Redacting | None) -> bytes:
+    written = _written(operation, answer, redacting)
     parts: list[bytes] = []
     _add(written if operation.answers_object else {"result": written}, parts)
     return b"".join(parts)

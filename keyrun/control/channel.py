@@ -23,6 +23,7 @@ from keyrun.control.frames import (
 from keyrun.control.operation import Operation
 from keyrun.control.performer import Performer
 from keyrun.control.problems import write_error
+from keyrun.control.redacting import Redacting
 from keyrun.control.roles import Caller
 from keyrun.control.shapes import Misplaced
 from keyrun.control.table import CALLS
@@ -70,10 +71,17 @@ class ClientCall:
 class Channel:
     """One channel."""
 
-    def __init__(self, owner: Performer, caller: Caller, send: Send) -> None:
+    def __init__(
+        self,
+        owner: Performer,
+        caller: Caller,
+        send: Send,
+        redacting: Redacting | None = None,
+    ) -> None:
         self._owner = owner
         self.caller = caller
         """Who calls. It changes if the role of the client changes."""
+        self._redacting = redacting
         self._send = send
         self._calls: dict[int, ClientCall] = {}
         self._answers: deque[bytes] = deque()
@@ -172,7 +180,7 @@ class Channel:
                 await self._room()
                 answer = await self._owner.perform(operation, arguments, self.caller, operation_id)
                 await self._room()
-                self._put(pack(call, ANSWER, operation.write_wire(answer)))
+                self._put(pack(call, ANSWER, self._written(operation, answer)))
             except Exception as error:
                 self._fail(call, error)
         del self._calls[call]
@@ -192,13 +200,18 @@ class Channel:
                 async with aclosing(stream):
                     self._put(pack(call, BEGUN))
                     async for item in stream:
-                        self._put(pack(call, ITEM, operation.write_wire(item)))
+                        self._put(pack(call, ITEM, self._written(operation, item)))
                         await under_way.sent()
                         await self._room()
                 self._put(pack(call, END))
             except Exception as error:
                 self._fail(call, error)
         del self._calls[call]
+
+    def _written(self, operation: Operation, answer: Any) -> Any:
+        if self._redacting is not None:
+            answer = self._redacting.answer(operation, answer)
+        return operation.write_wire(answer)
 
     def _fail(self, call: int, error: Exception) -> None:
         self._put(pack(call, ERROR, write_error(error)))

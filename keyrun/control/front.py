@@ -14,6 +14,7 @@ from keyrun.control.listening import bind_tcp, serving, url_of
 from keyrun.control.problems import Refused
 from keyrun.control.request import Receive, Request, Scope, Send
 from keyrun.control.roles import Caller
+from keyrun.runtime.redaction import SHOW_ALL
 
 
 class _NotOpen:
@@ -21,6 +22,7 @@ class _NotOpen:
 
     namespace = ""
     every = inf
+    redaction = SHOW_ALL
 
     def __init__(self, word: str) -> None:
         self._word = word

@@ -23,6 +23,7 @@ class AsyncioOwner:
         self._bridge = bridge
         self._owner = Owner(bridge.runtime)
         self.namespace = self._owner.namespace
+        self.redaction = self._owner.redaction
 
     async def perform(
         self,

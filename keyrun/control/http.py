@@ -7,7 +7,7 @@ An operation whose answer is no object has it under `result`.
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
-from functools import partial
+from functools import cached_property, partial
 from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qsl, quote_from_bytes
@@ -26,6 +26,7 @@ from keyrun.control.operation import Operation
 from keyrun.control.page import page_answer
 from keyrun.control.performer import Performer
 from keyrun.control.problems import MEDIA_TYPE, RETRY_AFTER, Refused, problem, status_of
+from keyrun.control.redacting import Redacting
 from keyrun.control.request import Receive, Request, Scope, Send
 from keyrun.control.requests import Session
 from keyrun.control.roles import Caller, NotAllowed, Role, require
@@ -33,6 +34,7 @@ from keyrun.control.routes import Routes, below
 from keyrun.control.shapes import JSON, Misplaced
 from keyrun.control.table import OPERATIONS
 from keyrun.runtime.errors import UnknownRun
+from keyrun.runtime.events.logs import log_error
 from keyrun.runtime.host.tracing import caller_trace
 from keyrun.runtime.logger import logger
 from keyrun.runtime.texts import brief
@@ -100,6 +102,10 @@ class HttpApi:
             b"readyz": self._trouble,
         }
 
+    @cached_property
+    def _redacting(self) -> Redacting | None:
+        return Redacting.of(self._performer.redaction)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] == "lifespan":
@@ -129,7 +135,7 @@ class HttpApi:
             answer = self._problem(scope, error)
         except Exception as error:
             if kind:
-                logger.exception("the answer to a request was not completed")
+                self._log("the answer to a request was not completed", error)
                 raise
             answer = self._problem(scope, error)
         if answer is None:
@@ -240,8 +246,9 @@ class HttpApi:
             answer = await performed
         return await self._answer_of(operation, arguments, answer)
 
-    @staticmethod
-    async def _answer_of(operation: Operation, arguments: Mapping[str, Any], answer: Any) -> Answer:
+    async def _answer_of(
+        self, operation: Operation, arguments: Mapping[str, Any], answer: Any
+    ) -> Answer:
         """Return the answer with the result of an operation."""
         if answer is None and operation.may_have_no_answer:
             run_id = arguments.get("run_id")
@@ -250,7 +257,7 @@ class HttpApi:
                 "another kind",
                 run_id=run_id,
             )
-        return 200, JSON_HEADERS, await text_of(operation, answer)
+        return 200, JSON_HEADERS, await text_of(operation, answer, self._redacting)
 
     async def _stream(
         self,
@@ -269,7 +276,9 @@ class HttpApi:
             return
         items = await self._performer.stream(operation, arguments, caller)
         async with aclosing(items):
-            await streams.send_items(items, operation, request, send, self._heartbeat)
+            await streams.send_items(
+                items, operation, request, send, self._heartbeat, self._redacting
+            )
 
     async def _arguments(self, request: Request, operation: Operation) -> dict[str, Any]:
         body = await read_body(request, self._max_body, self._body_seconds)
@@ -290,11 +299,14 @@ class HttpApi:
         """Return the answer to a request that failed."""
         status = status_of(error)
         if status == 500:
-            logger.exception("a request failed: %s %s", scope["method"], brief(scope["path"]))
+            self._log(f"a request failed: {scope['method']} {brief(scope['path'])}", error)
         headers = [*PROBLEM_HEADERS, *getattr(error, "headers", ())]
         if status in (429, 503):
             headers.append((b"retry-after", b"%d" % RETRY_AFTER))
         return status, headers, dump(problem(error))
+
+    def _log(self, message: str, error: Exception) -> None:
+        log_error(message, error, self._performer.redaction)
 
     def _trouble(self) -> str | None:
         words = (each() for each in (self._performer.trouble, *self._conditions))
@@ -322,7 +334,8 @@ class HttpApi:
                 f"Keyrun {__version__} answers a channel of the type {CHANNEL}, not "
                 f"{request.content_type}; use the same version of Keyrun on both sides",
             )
-        asked, own = _query(request).get("namespace"), self._performer.namespace
+        query = _query(request)
+        asked, own = query.get("namespace"), self._performer.namespace
         if asked is not None and asked != [own]:
             raise Refused(
                 409,
@@ -330,7 +343,11 @@ class HttpApi:
                 f"it serves the namespace {own!r} of the store, not {asked[0]!r}; all processes "
                 "that join a store open the same namespace",
             )
-        channel = Channel(self._performer, caller, send)
+        # Whoever may open the unix socket may read the store, and its processes need the values.
+        # Only a page for people asks for redacted ones.
+        plain = request.peer is not None and "redacted" not in query
+        redacting = None if plain else self._redacting
+        channel = Channel(self._performer, caller, send, redacting)
 
         def check(now: Caller) -> None:
             channel.caller = now

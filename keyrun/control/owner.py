@@ -235,6 +235,7 @@ class Owner:
         self.runtime = PlainRuntime(runtime._partition)
         state = runtime._partition.state
         self._state = state
+        self.redaction = state.redaction
         self._tuning = runtime._partition.tuning
         self.namespace = state.ledger.prefix[:-1].decode()
         self._events = EventRing(state.host.subscribers, state.wall)

@@ -11,6 +11,7 @@ from keyrun.control.operation import Operation
 from keyrun.control.requests import Session
 from keyrun.control.roles import Caller
 from keyrun.runtime.inspect.measure import MetricFamily
+from keyrun.runtime.redaction import Redaction
 
 
 class Performer(Protocol):
@@ -18,6 +19,8 @@ class Performer(Protocol):
 
     namespace: str
     """The namespace of the runtime."""
+    redaction: Redaction
+    """What log lines and answers show."""
 
     async def perform(
         self,

@@ -11,6 +11,7 @@ from keyrun.control.guard import SECURITY_HEADERS
 from keyrun.control.json_text import dump
 from keyrun.control.operation import Operation
 from keyrun.control.problems import problem
+from keyrun.control.redacting import Redacting
 from keyrun.control.request import Request, Send
 
 HEARTBEAT = 15.0
@@ -65,6 +66,7 @@ async def send_items(
     request: Request,
     send: Send,
     heartbeat: float,
+    redacting: Redacting | None,
 ) -> None:
     """Send the answers of an operation that streams, one event each. If it fails before its first
     answer, raise the error."""
@@ -89,6 +91,8 @@ async def send_items(
                 text = b":\n\n"
                 with anyio.move_on_after(wait):
                     item = await take.receive()
+                    if redacting is not None:
+                        item = redacting.answer(operation, item)
                     data = dump(operation.write_json(item))
                     text = b"id: %d\ndata: %s\n\n" % (number, data)
                     number += 1

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
+from urllib.parse import urlencode
 from uuid import uuid4
 
 import trio
@@ -161,7 +162,13 @@ class Connection(Calls):
     """A connection to the owner in another process."""
 
     def __init__(
-        self, stream: trio.abc.Stream, target: Target, token: str | None, namespace: str | None
+        self,
+        stream: trio.abc.Stream,
+        target: Target,
+        token: str | None,
+        namespace: str | None,
+        *,
+        redacted: bool = False,
     ) -> None:
         need("h11", for_="keyrun.connect", extra="control")
         import h11
@@ -173,6 +180,7 @@ class Connection(Calls):
         self._target = target
         self._token = token
         self._namespace = namespace
+        self._redacted = redacted
 
     async def open(self) -> None:
         """Send the head of the request, and read that of the answer. Raises `Disconnected` or
@@ -185,8 +193,11 @@ class Connection(Calls):
         if self._token is not None:
             headers.append(("Authorization", f"Bearer {self._token}"))
         path = f"{self._target.prefix}/v1{PATH}"
-        if self._namespace is not None:
-            path += f"?namespace={self._namespace}"
+        query = {} if self._namespace is None else {"namespace": self._namespace}
+        if self._redacted:
+            query["redacted"] = "true"
+        if query:
+            path += f"?{urlencode(query)}"
         try:
             request = self._h11.Request(method="POST", target=path, headers=headers)
         except self._h11.LocalProtocolError as error:
@@ -314,13 +325,16 @@ class Transport:
         call_timeout: float = 60.0,
         context: ssl.SSLContext | None = None,
         namespace: str | None = None,
+        redacted: bool = False,
     ) -> None:
+        """With `redacted`, the owner redacts all answers, on the unix socket too."""
         self.target = target
         self.call_timeout = call_timeout
         self.token = trio.lowlevel.current_trio_token()
         self._token = token
         self._context = context
         self._namespace = namespace
+        self._redacted = redacted
         self._process = os.getpid()
         self._connection: Calls | None = None
         self._refused: Exception | None = None
@@ -378,7 +392,9 @@ class Transport:
             stream = await self._connect()
             self.trouble = "a process accepted the connection, and has not answered; is it stopped?"
             try:
-                connection = Connection(stream, self.target, self._token, self._namespace)
+                connection = Connection(
+                    stream, self.target, self._token, self._namespace, redacted=self._redacted
+                )
                 await connection.open()
                 return connection
             except BaseException as error:

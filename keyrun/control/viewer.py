@@ -23,6 +23,7 @@ from keyrun.control.target import Target
 from keyrun.control.transport import Transport
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.errors import NoOwner
+from keyrun.runtime.redaction import Redact, Redaction
 from keyrun.storage import StoreReadOnly
 from keyrun.storage.payload import Transform
 
@@ -34,8 +35,15 @@ class Viewer:
     """Performs operations for the page of `keyrun open`. `stored` is None if the address is not a
     directory, so that there is nothing to read."""
 
-    def __init__(self, transport: Transport, namespace: str, stored: StoredRuns | None) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        namespace: str,
+        stored: StoredRuns | None,
+        redaction: Redaction,
+    ) -> None:
         self.namespace = namespace
+        self.redaction = redaction
         self._transport = transport
         self._forwarder = Forwarder(transport)
         self._stored = stored
@@ -145,18 +153,21 @@ async def viewing(
     token: str | None = None,
     workflows: Iterable[Workflow[Any, Any]] = (),
     transform: Transform | None = None,
+    redact: Redact | None = None,
 ) -> AsyncIterator[Viewer]:
     """Show the store in a directory, or that of the process at an address, while the block runs.
     Raises `NoOwner` and `PermissionError` if the process at an address does not answer."""
     target = Target.of(address)
-    transport = Transport(target, token=token, call_timeout=PATIENCE, namespace=namespace)
+    transport = Transport(
+        target, token=token, call_timeout=PATIENCE, namespace=namespace, redacted=True
+    )
     async with AsyncExitStack() as stack:
         stored = None
         if isinstance(address, Path):
             reading = stored_runs(address, namespace, workflows, transform)
             stored = await stack.enter_async_context(reading)
         await stack.enter_async_context(beside(transport.run))
-        viewer = Viewer(transport, namespace, stored)
+        viewer = Viewer(transport, namespace, stored, Redaction(redact))
         if stored is None:
             await viewer.session(ITSELF)
         elif target.socket is not None and target.socket.exists():

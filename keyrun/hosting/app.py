@@ -15,6 +15,7 @@ from keyrun.runtime.options import OnUnregistered, check_options
 from keyrun.runtime.policies.resources import Resources
 from keyrun.runtime.queue.hook import Hook
 from keyrun.runtime.recovery.retention import Retention
+from keyrun.runtime.redaction import Redact
 from keyrun.runtime.schedules.declared import Schedule, check_schedules
 from keyrun.storage.payload import Transform
 
@@ -62,6 +63,9 @@ class App:
     """What happens to unfinished runs of workflows that are not in `workflows`."""
     transform: Transform | None = None
     """A `Transform` of stored payloads, for example encryption."""
+    redact: Redact | None = None
+    """A function that returns what log lines, traces, the audit log and the HTTP API may show of a
+    text or a payload."""
     max_restarts: int = 5
     """After how many restarts Keyrun quarantines a key for which its own code fails."""
     restart_window: float = 60.0

@@ -17,6 +17,7 @@ from keyrun.runtime.options import OnUnregistered, WhenLocked
 from keyrun.runtime.policies.resources import Resources
 from keyrun.runtime.queue.hook import Hook
 from keyrun.runtime.recovery.retention import Retention
+from keyrun.runtime.redaction import Redact
 from keyrun.runtime.runtime import Runtime
 from keyrun.runtime.schedules.declared import Schedule
 from keyrun.runtime.tuning import Tuning
@@ -45,6 +46,7 @@ def open_runtime(
     when_locked: WhenLocked = "fail",
     lock_timeout: float = 30.0,
     transform: Transform | None = None,
+    redact: Redact | None = None,
     wall: Callable[[], float] = time.time,
     max_restarts: int = 5,
     restart_window: float = 60.0,
@@ -92,6 +94,8 @@ def open_runtime(
     - `lock_timeout`: seconds that `when_locked="wait"` waits before it raises `StoreLocked`, and
       that a call waits for an owner with `when_locked="join"` before it raises `NoOwner`.
     - `transform`: a `Transform` of stored payloads, for example encryption.
+    - `redact`: a function that takes the text of an error, or the value of a payload, and returns
+      what log lines, traces, the audit log and the HTTP API may show of it.
     - `wall`: the wall clock, in seconds since the epoch.
     - `max_restarts`, `restart_window`: If Keyrun's own code fails for a key, it restarts the key.
       After `max_restarts` restarts within `restart_window` seconds it quarantines the key.
@@ -126,6 +130,7 @@ def open_runtime(
         when_locked=when_locked,
         lock_timeout=lock_timeout,
         transform=transform,
+        redact=redact,
         wall=wall,
         max_restarts=max_restarts,
         restart_window=restart_window,

@@ -112,7 +112,7 @@ async def child_in_run(
                 raise
             if issubclass(type(error), StoreError) and run.partition.failure is not None:
                 raise
-            own = workflow_error(error)
+            own = workflow_error(error, run.partition.redaction)
             if limited is not None and limited.fired and isinstance(error, ScopeTimeout):
                 said = f"the child exceeded its run_timeout of {limit:g} s"
                 own = Failure(kind=FailureKind.RUN_TIMEOUT, reason=said, step=own.step)

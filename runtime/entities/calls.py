@@ -69,6 +69,7 @@ class CallServices:
         # Every call asks for these: an attribute of another object would be one more look-up each.
         self.slots = partition.slots
         self.codec = partition.codec
+        self.redaction = partition.redaction
         self.commits = partition.commits
         self.suspension = actors.suspension
         self.running: dict[EntityCall, None] = {}
@@ -354,9 +355,10 @@ class EntityCall:
             raise raised
         if not issubclass(type(raised), Exception):
             # In the task of the caller, the original exception would end more than the call.
-            did = f"raised {named(raised)}"
+            did = f"raised {named(raised, self.services.redaction)}"
             if isinstance(raised, SystemExit):
-                did = f"called sys.exit({shown(raised.code)})"
+                code = self.services.redaction.text(shown(raised.code))
+                did = f"called sys.exit({code})"
             error = RuntimeError(f"{self.name} {did}")
             error.__cause__ = raised
             self.refuse(error)
@@ -436,8 +438,8 @@ class EntityCall:
                 group.when_durable(self.services.settled, self)
 
     def _failure(self, error: BaseException) -> Failure:
-        name = self.name
-        reason = f"{name} of the key {self.key!r} raised {named(error)}"
+        name, redaction = self.name, self.services.redaction
+        reason = f"{name} of the key {self.key!r} raised {named(error, redaction)}"
         if needs_asyncio(error):
             reason += f"; {_USE_TRIO}"
         return Failure(
@@ -445,7 +447,7 @@ class EntityCall:
             reason=reason,
             step=name,
             error_type=type_of(error),
-            traceback=traceback_of(error),
+            traceback=traceback_of(error, redaction),
         )
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from keyrun.actors.errors import logged
 from keyrun.runtime.logger import logger
+from keyrun.runtime.redaction import SHOW_ALL, Redaction
+from keyrun.runtime.texts import traceback_of
 from keyrun.runtime.values import Failure
 
 if TYPE_CHECKING:
@@ -78,10 +80,26 @@ def log_key(
     run_id: str = "",
     workflow: str | None = None,
     error: BaseException | None = None,
+    redaction: Redaction = SHOW_ALL,
     level: int = logging.ERROR,
 ) -> None:
-    """Log a message about a key, and about one of its runs if that is known."""
+    """Log a message about a key, and about one of its runs if that is known. `redaction` says what
+    may be shown of `error`."""
+    extra = fields(event, run_id or None, key, workflow)
+    log_error(message, error, redaction, level=level, extra=extra)
+
+
+def log_error(
+    message: str,
+    error: BaseException | None,
+    redaction: Redaction,
+    *,
+    level: int = logging.ERROR,
+    extra: dict[str, Any] | None = None,
+) -> None:
+    """Log a message with what may be shown of an exception and its traceback."""
     exc_info = None if error is None else logged(error)
-    logger.log(
-        level, "%s", message, extra=fields(event, run_id or None, key, workflow), exc_info=exc_info
-    )
+    if error is not None and redaction.hides:
+        # A handler would format the exception as it is.
+        message, exc_info = f"{message}\n{traceback_of(error, redaction)}", None
+    logger.log(level, "%s", message, extra=extra, exc_info=exc_info)

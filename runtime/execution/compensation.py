@@ -139,7 +139,8 @@ async def undo(run: Run) -> bool:
             try:
                 output = _output(run, step, journal.memories.get(ident))
             except UNFIT as error:
-                quarantine(run, QuarantineCause.OUTCOME, unreadable_outcome(ident, error))
+                said = unreadable_outcome(ident, error, run.partition.redaction)
+                quarantine(run, QuarantineCause.OUTCOME, said)
                 return False
             given = Compensation(
                 why="failed" if state is State.FAILED else "cancelled",

@@ -397,6 +397,7 @@ class Context:
         """End the run as its workflow decided; in a child that is a part of the run, the child."""
         with self._run.guarded():
             self.branch.check()
+            reason = self._run.partition.redaction.text(reason)
             if self.branch.depth:
                 raise from_user(child.ChildVerdict(reason, cancelled=cancelled))
             self.branch.check_asked(asked)

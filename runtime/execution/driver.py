@@ -114,7 +114,7 @@ async def one_pass(
             # If not of this store, a StoreError is of one that the workflow uses itself.
             if issubclass(type(error), StoreError) and run.partition.failure is not None:
                 raise
-            failure = workflow_error(error)
+            failure = workflow_error(error, run.partition.redaction)
         except BaseException as error:
             from_user(error)
             if scope.cancel_called or not is_user_error(error):
@@ -156,7 +156,7 @@ def _failure_in(run: Run, error: BaseException, *, cancelled: bool) -> Failure |
         # The error may have left a step that has not given back the state of the key.
         run.queue.holder = None
     rest = without(error, (Halt, trio.Cancelled) if cancelled else Halt)
-    return None if rest is None else workflow_error(rest)
+    return None if rest is None else workflow_error(rest, run.partition.redaction)
 
 
 def _start(run: Run) -> None:
@@ -255,7 +255,8 @@ def _succeed(run: Run, result: Any) -> bool | None:
     try:
         payload = run.partition.codec.encode(result, run.workflow.result_type)
     except UNFIT as error:
-        return _end(run, State.FAILED, failure=workflow_error(error), dead=True)
+        failure = workflow_error(error, run.partition.redaction)
+        return _end(run, State.FAILED, failure=failure, dead=True)
     settle(run, _SUCCEEDED, result=payload)
     return True
 

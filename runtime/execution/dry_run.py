@@ -20,6 +20,7 @@ from keyrun.runtime.records.exported import Records
 from keyrun.runtime.records.journal_entry import JournalEntry
 from keyrun.runtime.records.submission import StatusRecord
 from keyrun.runtime.records.tables import Ledger
+from keyrun.runtime.redaction import SHOW_ALL, Redaction
 from keyrun.runtime.run.journal import Journal
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.run.wait import Wait
@@ -44,8 +45,9 @@ class DryRunState:
     metrics = None
     tracer = None
 
-    def __init__(self, codec: PayloadCodec, at: float) -> None:
+    def __init__(self, codec: PayloadCodec, redaction: Redaction, at: float) -> None:
         self.codec = codec
+        self.redaction = redaction
         self.suspension = Suspension()
         self.ledger = Ledger(MemoryStore().namespace("dry-run"))
         self._at = at
@@ -103,8 +105,9 @@ class DryRun(Run):
         workflow: Workflow[Any, Any],
         codec: PayloadCodec,
         given: Mapping[str, Any],
+        redaction: Redaction = SHOW_ALL,
     ) -> None:
-        stage = DryRunState(codec, records.last_at)
+        stage = DryRunState(codec, redaction, records.last_at)
         super().__init__(
             cast("PartitionState", stage),
             cast("KeyQueueOfRun", None),

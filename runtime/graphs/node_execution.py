@@ -14,6 +14,7 @@ from keyrun.runtime.graphs.node_task import NodeTask
 from keyrun.runtime.internal_errors import from_user, is_internal
 from keyrun.runtime.pass_end import Halt
 from keyrun.runtime.records.journal_entry import CallRecord
+from keyrun.runtime.redaction import Redaction
 from keyrun.runtime.run.branch import Branch
 from keyrun.runtime.steps.attempts import attempts
 from keyrun.runtime.steps.execution import replayed
@@ -141,7 +142,7 @@ class NodeExecutor:
         except BaseException as error:
             if has(error, Halt) or not is_user_error(error) or is_internal(error):
                 raise
-            failure = _failure(activation, error)
+            failure = _failure(activation, error, run.partition.redaction)
             if not isinstance(error, ChildFailed | ChildCancelled):
                 # The failure of the run names the node, too.
                 error = step_failed(run, failure)
@@ -209,11 +210,11 @@ class NodeBranch(Branch):
         await super().admit()
 
 
-def _failure(activation: Activation, error: BaseException) -> Failure:
+def _failure(activation: Activation, error: BaseException, redaction: Redaction) -> Failure:
     return Failure(
         kind=FailureKind.WORKFLOW_ERROR,
-        reason=f"the node {activation.ident!r} raised {named(error)}",
+        reason=f"the node {activation.ident!r} raised {named(error, redaction)}",
         step=activation.ident,
         error_type=type_of(error),
-        traceback=traceback_of(error),
+        traceback=traceback_of(error, redaction),
     )

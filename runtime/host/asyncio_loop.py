@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 import trio
 
+from keyrun.runtime.events.logs import log_error
 from keyrun.runtime.internal_errors import from_user
-from keyrun.runtime.logger import logger
+from keyrun.runtime.redaction import Redaction
 
 T = TypeVar("T")
 
@@ -23,7 +24,8 @@ class AsyncioLoop:
     outside = None
     """Report nothing about this loop, because Trio sees what runs on it."""
 
-    def __init__(self) -> None:
+    def __init__(self, redaction: Redaction) -> None:
+        self._redaction = redaction
         self._wanted = trio.Event()
         self._opened = trio.Event()
         self._interrupted = trio.Event()
@@ -45,7 +47,7 @@ class AsyncioLoop:
         trio_asyncio = _trio_asyncio()
         left: BaseException | None = None
         async with trio_asyncio.open_loop() as self._loop:
-            self._loop.set_exception_handler(_log)
+            self._loop.set_exception_handler(self._log)
             self._guard(self._loop)
             self._opened.set()
             self._wanted.set()
@@ -84,6 +86,11 @@ class AsyncioLoop:
             from_user(error)
             raise
 
+    def _log(self, loop: Any, context: dict[str, Any]) -> None:
+        """Log an exception of a callback. It must not end the loop that all steps share."""
+        error = context.get("exception")
+        log_error(f"asyncio: {context.get('message')}", error, self._redaction)
+
     def _guard(self, loop: Any) -> None:
         """Let the loop survive `sys.exit()` and `KeyboardInterrupt` in a task or a callback. Both
         stop a loop of asyncio, and other tasks in it would never end. The future of a task has the
@@ -99,7 +106,7 @@ class AsyncioLoop:
             except TrioAsyncioExit:
                 raise  # the loop is asked to stop
             except SystemExit as error:
-                _log(loop, {"message": "a callback called sys.exit()", "exception": error})
+                self._log(loop, {"message": "a callback called sys.exit()", "exception": error})
             except KeyboardInterrupt:
                 self._interrupted.set()
 
@@ -129,8 +136,3 @@ def _trio_asyncio() -> Any:
 
 
 def _nothing() -> None: ...
-
-
-def _log(loop: Any, context: dict[str, Any]) -> None:
-    """Log an exception of a callback. It must not end the loop that all steps share."""
-    logger.error("asyncio: %s", context.get("message"), exc_info=context.get("exception"))

@@ -17,6 +17,7 @@ from keyrun.runtime.host.slots import Slots
 from keyrun.runtime.host.wall_clock import SteadyClock
 from keyrun.runtime.host.watchdog import LoopStatistics, Watchdog
 from keyrun.runtime.logger import logger
+from keyrun.runtime.redaction import Redaction
 from keyrun.runtime.tuning import Tuning
 from keyrun.runtime.values import UNSET
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.host.step_gates import StepGates
     from keyrun.runtime.host.tracing import TracerSource
     from keyrun.runtime.policies.resources import Resources
+    from keyrun.runtime.redaction import Redact
     from keyrun.runtime.values import CircuitStatus
 
 
@@ -43,16 +45,21 @@ class Host:
         resources: "Resources | None" = None,
         host_loop: "HostLoop | None" = None,
         tracing: "TracerSource | None" = None,
+        redact: "Redact | None" = None,
         tuning: Tuning = Tuning(),  # noqa: B008 (frozen)
     ) -> None:
         self.outside = OUTSIDE.get()
         """Receives what code outside of Trio does; None if there is no listener."""
         self.wall = wall
         self.steady = SteadyClock(wall)
+        self.redaction = Redaction(redact)
+        """What log lines, traces, the audit log and the HTTP API show."""
         self.slots = Slots(max_concurrent_steps)
         self.threads = trio.CapacityLimiter(max_concurrent_steps)
         self.overruns = Overruns()
-        self.asyncio: AsyncioLoop | HostLoop = AsyncioLoop() if host_loop is None else host_loop
+        self.asyncio: AsyncioLoop | HostLoop = (
+            AsyncioLoop(self.redaction) if host_loop is None else host_loop
+        )
         """Runs the steps with `asyncio=True`."""
         shares_loop = host_loop is not None and not host_loop.in_thread
         self.pass_size = SHARED_PASS if shares_loop else None

@@ -18,6 +18,7 @@ from keyrun.runtime.inspect.history import History
 from keyrun.runtime.pass_end import CancelVerdict, Continuation, Unwind
 from keyrun.runtime.records.exported import Records
 from keyrun.runtime.records.submission import StatusRecord
+from keyrun.runtime.redaction import Redact, Redaction
 from keyrun.runtime.run.branch import contradiction_text
 from keyrun.runtime.run.continue_as import input_of
 from keyrun.runtime.run.run import Run
@@ -47,6 +48,7 @@ async def replay(
     *,
     given: Mapping[str, Any] | None = None,
     transform: Transform | None = None,
+    redact: Redact | None = None,
 ) -> Replayed:
     """Check that the code of a workflow fits a run of earlier code. No step runs.
 
@@ -56,7 +58,7 @@ async def replay(
     - `given`: values of steps that the journal does not have: `given={"step": value}`. At a step
       without a value, the replay of a run that has ended raises `NonDeterminism`, and the replay of
       an unfinished run stops.
-    - `transform`: the `transform` of the runtime that wrote the history.
+    - `transform`, `redact`: those of the runtime that wrote the history.
 
     Raises `NonDeterminism` if the code makes another call than the journal has, or ends in another
     way than the run did. A run that has not ended is replayed to the end of its journal. Further
@@ -64,7 +66,7 @@ async def replay(
     code.
     """
     records = _replayable(history, workflow)
-    dry = DryRun(records, workflow, PayloadCodec(transform), given or {})
+    dry = DryRun(records, workflow, PayloadCodec(transform), given or {}, Redaction(redact))
     input_ = _read_input(dry)
     with trio.CancelScope() as scope:
         await one_pass(dry, input_, scope, _judge)
@@ -167,7 +169,7 @@ def _state(run: DryRun, result: Any, failure: Failure | None) -> State:
         except BaseException as unfit:
             if is_fatal(unfit):
                 raise
-            failure = workflow_error(unfit)
+            failure = workflow_error(unfit, run.partition.redaction)
         else:
             return _compare(run, was, _succeeded(canonical, result))
     return _compare(run, was, _failed(failure), failure)

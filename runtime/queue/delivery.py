@@ -28,6 +28,7 @@ from keyrun.runtime.policies.retry import Retry
 from keyrun.runtime.queue.hook import FailedCall, TerminalHook
 from keyrun.runtime.queue.outbox import Outbox, OutboxEntry, StoredOutcome
 from keyrun.runtime.records.damage import DAMAGE
+from keyrun.runtime.redaction import Redaction
 from keyrun.runtime.texts import named
 from keyrun.runtime.tuning import Tuning
 from keyrun.runtime.values import RunOutcome
@@ -76,6 +77,7 @@ class HookDelivery:
         *,
         namespace: bytes,
         decode_result: Callable[[str, int, bytes], Any],
+        redaction: Redaction,
         fail: Callable[[Exception], None],
         trusted: Callable[[], Awaitable[None]],
         tuning: Tuning,
@@ -90,6 +92,7 @@ class HookDelivery:
         self._hook = hook
         self._namespace = namespace
         self._decode_result = decode_result
+        self._redaction = redaction
         self._fail = fail
         self._trusted = trusted
         """Returns when it is certain that this process owns the store. No call begins before."""
@@ -277,7 +280,8 @@ class HookDelivery:
         try:
             outcome = self._outcome(stored)
         except Exception as error:
-            return FailedCall(f"was not called: the result cannot be read: {named(error)}", error)
+            said = named(error, self._redaction)
+            return FailedCall(f"was not called: the result cannot be read: {said}", error)
         call = HookCall(outcome)
         self.calls[call] = None
         if self._hook.in_thread:
@@ -307,6 +311,7 @@ class HookDelivery:
             run_id=run_id,
             workflow=workflow,
             error=failed.error,
+            redaction=self._redaction,
         )
         if len(self._backing_off) >= self._max_backing_off and not known.removing:
             del self._keys[key]

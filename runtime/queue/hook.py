@@ -15,6 +15,7 @@ from typing import NamedTuple
 import trio
 
 from keyrun.runtime.host.outside import Outside, at_work
+from keyrun.runtime.redaction import Redaction
 from keyrun.runtime.texts import named
 from keyrun.runtime.user_errors import is_fatal, is_user_error
 from keyrun.runtime.values import RunOutcome
@@ -34,9 +35,15 @@ class TerminalHook:
     """Calls the hook. At most `at_once` sync hooks run at once."""
 
     def __init__(
-        self, function: Hook, timeout: float, at_once: int, outside: Outside | None = None
+        self,
+        function: Hook,
+        timeout: float,
+        at_once: int,
+        outside: Outside | None,
+        redaction: Redaction,
     ) -> None:
         self._function = function
+        self._redaction = redaction
         self.timeout = timeout
         """Seconds for one call. The thread of a sync hook cannot be stopped."""
         self.in_thread = not is_async(function)
@@ -50,7 +57,7 @@ class TerminalHook:
                 await self._run(outcome)
         except BaseException as error:
             if is_user_error(error):
-                return FailedCall(f"raised {named(error)}", error)
+                return FailedCall(f"raised {named(error, self._redaction)}", error)
             if not is_fatal(error):
                 # The runtime closes. It cancelled the call, and the hook may have raised an error
                 # of its own beside the cancellation, which must not leave the runtime.

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Protocol
 from keyrun.actors import Actor
 from keyrun.runtime.execution.driver import drive
 from keyrun.runtime.queue.key_queue import KeyQueue
+from keyrun.runtime.texts import named
 from keyrun.runtime.user_errors import is_user_error
 from keyrun.runtime.values import State
 
@@ -84,6 +85,11 @@ class KeyActor(Actor[KeyQueue, None]):
             if not is_user_error(error):
                 raise
             crashed = await self._crashes.crashed(queue, error)
+            redaction = queue.partition.redaction
+            if crashed and redaction.hides:
+                # The supervisor of the actors logs the error as it is.
+                said = f"the actor of a key crashed: {named(error, redaction)}"
+                raise RuntimeError(said) from None
             if crashed and isinstance(error, Exception):
                 raise
             if crashed:

@@ -91,7 +91,8 @@ class KeySupervisor:
                 partition.services.fail(other)
             else:
                 said = f"the key {queue.key!r} could not be restored from the store"
-                log_key(queue.key, "key_crashed", said, error=other)
+                redaction = partition.redaction
+                log_key(queue.key, "key_crashed", said, error=other, redaction=redaction)
         return partition.failure is None and not partition.draining
 
     def _log_crash(self, queue: "KeyQueue", error: BaseException) -> None:
@@ -99,15 +100,29 @@ class KeySupervisor:
         if queue.head is not None:
             run_id, _, workflow = queue.head.submission.about
             at = f", at {workflow} run {run_id}"
-        said = f"Keyrun failed at the key {queue.key!r}{at}; other keys continue: {named(error)}"
-        log_key(queue.key, "key_crashed", said, run_id=run_id, workflow=workflow, error=error)
+        redaction = self._partition.redaction
+        said = (
+            f"Keyrun failed at the key {queue.key!r}{at}; other keys continue: "
+            f"{named(error, redaction)}"
+        )
+        log_key(
+            queue.key,
+            "key_crashed",
+            said,
+            run_id=run_id,
+            workflow=workflow,
+            error=error,
+            redaction=redaction,
+        )
 
     def quarantine(self, key: str, error: BaseException) -> None:
         """Quarantine a key whose actor has crashed too often."""
+        redaction = self._partition.redaction
+        last = named(error, redaction)
         most, window = self._supervision.max_restarts, self._supervision.window
         reason = (
             f"the key {key!r} is quarantined: Keyrun failed again after {most} restarts within "
-            f"{window:g} s, the last time with {named(error)}; release_key({key!r}) tries again"
+            f"{window:g} s, the last time with {last}; release_key({key!r}) tries again"
         )
         crashed, number = self._last
         held = QuarantinedKey(reason, number if crashed == key else None)
@@ -115,7 +130,7 @@ class KeySupervisor:
         if held.number is not None:
             self._runs.report_end(held.number, held.status)
         self._emit(EventKind.KEY_QUARANTINED, key, reason)
-        log_key(key, "key_quarantined", reason, error=error)
+        log_key(key, "key_quarantined", reason, error=error, redaction=redaction)
 
     def _emit(self, kind: EventKind, key: str, reason: str | None = None) -> None:
         partition = self._partition

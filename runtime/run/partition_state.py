@@ -79,6 +79,7 @@ class PartitionState:
         self.steady = host.steady
         self.slots = host.slots
         self.tracer = host.tracer
+        self.redaction = host.redaction
         self.feed: Feed | None = None
         """Receives events; None while there is no subscriber."""
         self.failure: Exception | None = None

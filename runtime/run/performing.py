@@ -73,7 +73,9 @@ class Performing:
         """Stage the records of the operation with its answer. A later answer replaces it."""
         operation = self.operation
         stores = operation.repeatable and operation.write is not Write.CALL
-        self._stage(group, about, result_text(answer), self._encode(answer) if stores else b"")
+        # The answer of a method of an entity is a payload.
+        said = "done" if operation.write is Write.CALL else result_text(answer)
+        self._stage(group, about, said, self._encode(answer) if stores else b"")
         if isinstance(answer, list):
             end = self._end(self._wall())
             for each in answer:

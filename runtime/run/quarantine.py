@@ -67,7 +67,7 @@ def quarantine_input(run: "Run", error: BaseException) -> None:
         run,
         QuarantineCause.INPUT,
         f"the workflow {run.submission.workflow!r} cannot read the input of the run: "
-        f"{named(error)}",
+        f"{named(error, run.partition.redaction)}",
     )
 
 

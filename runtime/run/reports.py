@@ -33,6 +33,7 @@ def check(percent: float, message: str) -> None:
 
 def of_step(run: "Run", current: RunningStep, percent: float, message: str) -> None:
     """Take the report of an attempt, from any thread."""
+    message = run.partition.redaction.text(message)
     current.progress = Report(percent, message, current.progress)
     if trio.lowlevel.in_trio_run():
         _take(run, current)
@@ -75,7 +76,7 @@ def _stage(run: "Run", key: bytes, step: str, attempt: int, report: Report) -> N
 
 def of_run(run: "Run", percent: float, message: str) -> None:
     """Take the report of a workflow. A report that a replay repeats is ignored."""
-    report = Report(percent, message, run.reported)
+    report = Report(percent, run.partition.redaction.text(message), run.reported)
     if run.is_dry_run or run.journal.is_replaying():
         return
     if run.reported is not None and run.reported.content == report.content:

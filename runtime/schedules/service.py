@@ -348,6 +348,12 @@ class Schedules:
                 moved = attrs.evolve(moved, last_number=submission.number)
             self._stage(schedule, moved)
 
+    def _cannot_start(self, schedule: StoredSchedule, error: Exception) -> str:
+        """Log why a firing starts no run, and return it."""
+        problem = self._partition.redaction.text(str(error))
+        logger.error("the schedule %s cannot start its run: %s", schedule.schedule_id, problem)
+        return problem
+
     async def _decide(
         self, schedule: StoredSchedule, at: float, now: float
     ) -> tuple[StoredSchedule, Submission | None]:
@@ -371,11 +377,11 @@ class Schedules:
             submission = self._describe(schedule, at)
             known = await self._admission.known(submission)
         except _CANNOT_START as error:
-            logger.error("the schedule %s cannot start its run: %s", schedule.schedule_id, error)
-            return attrs.evolve(schedule, due=NEVER, problem=str(error)), None
+            problem = self._cannot_start(schedule, error)
+            return attrs.evolve(schedule, due=NEVER, problem=problem), None
         except (InputMismatch, *DAMAGE) as error:
-            logger.error("the schedule %s cannot start its run: %s", schedule.schedule_id, error)
-            return attrs.evolve(moved, skipped=moved.skipped + 1, problem=str(error)), None
+            problem = self._cannot_start(schedule, error)
+            return attrs.evolve(moved, skipped=moved.skipped + 1, problem=problem), None
         moved = attrs.evolve(moved, last=at, last_run_id=submission.run_id)
         if known is not None:
             return attrs.evolve(moved, last_number=known.submission.number), None

@@ -153,7 +153,7 @@ def read_outcome(run: Run, ident: str, payload: bytes, declared: Any = Any) -> A
         return run.partition.codec.decode(payload, declared)
     except UNFIT as error:
         unreadable = NonDeterminism(
-            unreadable_outcome(ident, error),
+            unreadable_outcome(ident, error, run.partition.redaction),
             run_id=run.run_id,
             key=run.key,
             step=ident,

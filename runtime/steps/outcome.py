@@ -113,7 +113,8 @@ def failed(
     try:
         current.store_memo()
     except UNFIT as unfit:
-        log(run, "memo_dropped", f"the memo of step {ident!r} cannot be stored: {named(unfit)}")
+        said = named(unfit, run.partition.redaction)
+        log(run, "memo_dropped", f"the memo of step {ident!r} cannot be stored: {said}")
     policy = step.set.retry or run.workflow.retry or DEFAULT_RETRY
     failure, again = _judge(run, step, current, error, policy)
     if current.span is not None:
@@ -226,7 +227,8 @@ def _judge(
     ident, number = current.step, current.attempt
     elapsed = current.elapsed()
     kind = FailureKind.STEP_FAILED
-    what = named(error)
+    redaction = run.partition.redaction
+    what = named(error, redaction)
     if needs_asyncio(error):
         what += "; the step uses asyncio: declare it with @step(asyncio=True)"
     elif step.set.asyncio and needs_trio(error):
@@ -257,7 +259,7 @@ def _judge(
         step=ident,
         attempt=number,
         error_type=type_of(error),
-        traceback=traceback_of(error) if error.__traceback__ else None,
+        traceback=traceback_of(error, redaction) if error.__traceback__ else None,
         elapsed=elapsed,
     )
     return failure, again

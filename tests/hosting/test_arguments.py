@@ -42,6 +42,10 @@ def of_an_app(app: object) -> AbstractContextManager[None]:
 async def no_context_manager() -> None: ...
 
 
+async def redact_later(value: object) -> object:
+    return value
+
+
 INTEGER = "must be an integer, got"
 NUMBER = "must be a number, got"
 NO_MANAGER = "lifespan must be an async context manager, .*got"
@@ -82,6 +86,9 @@ BAD: list[tuple[str, Any, str]] = [
     ("control", True, "MemoryStore.* has none: pass Control"),
     ("transform", 5, "transform must have the methods wrap and unwrap, got 5"),
     ("transform", Cipher, "transform must be an instance, got .*Cipher'>: call the class"),
+    ("redact", 3, "redact must be a plain function of one value, got 3"),
+    ("redact", lambda: 3, "redact must be a plain function of one value, got <function"),
+    ("redact", redact_later, "redact must be a plain function of one value, got <function"),
     ("wall", 3, "wall must be callable, got 3"),
     ("wall", str, r"wall\(\) must be a number, got ''"),
     ("resources", "cpu", "resources must be a Resources, got 'cpu'"),
