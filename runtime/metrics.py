@@ -12,6 +12,7 @@ from collections import defaultdict
 
 from keyrun._histogram import Histogram
 from keyrun.runtime.logger import logger
+from keyrun.runtime.saturation import Saturation
 
 OTHER = "_other"
 """The value of a label that stands for all values beyond the limit."""
@@ -47,6 +48,7 @@ class WorkflowMetrics:
         "_pending",
         "backpressure",
         "ended",
+        "held",
         "seconds",
         "start_delay",
         "steps",
@@ -67,6 +69,8 @@ class WorkflowMetrics:
         """Runs that have ended and not succeeded, by state and by the kind of their failure."""
         self.backpressure = Histogram(LAG_SECONDS)
         """How long submits have waited for room."""
+        self.held: dict[str, Saturation[None]] = {}
+        """The periods in which nodes waited, by the node after them that had no room."""
         self.steps: dict[str, StepMetrics] = {}
 
     def started(self, number: int, delay: float) -> None:
@@ -101,6 +105,14 @@ class WorkflowMetrics:
         if found is None:
             known = self._metrics.label("step", name)
             found = self.steps.setdefault(known, StepMetrics())
+        return found
+
+    def holding(self, node: str) -> Saturation[None]:
+        """Return the periods in which nodes waited for room at a node."""
+        known = self._metrics.label("step", node)
+        found = self.held.get(known)
+        if found is None:
+            found = self.held[known] = Saturation()
         return found
 
 

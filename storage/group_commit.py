@@ -160,6 +160,8 @@ class GroupCommit:
         self._largest = 0
         self._longest = 0.0
         self._last_at: float | None = None
+        self._began: float | None = None
+        """When the commit that is under way began. None between two commits."""
         self.durations = Histogram(DURATIONS)
         """Seconds that commits took."""
         self.sizes = Histogram(SIZES)
@@ -276,6 +278,12 @@ class GroupCommit:
             last_at=self._last_at,
         )
 
+    def committing_for(self) -> float:
+        """Return how long the commit that is under way takes so far. 0 if there is none. May be
+        called in any thread."""
+        began = self._began
+        return 0.0 if began is None else perf_counter() - began
+
     def refusal(self) -> StoreError:
         """Return the error for records that cannot become durable."""
         if self.failure is None:
@@ -357,7 +365,7 @@ class GroupCommit:
     async def _commit_group(self, group: Group) -> None:
         self._crowd = max(group.count_waiting(), self._crowd // 2)
         self._busy = group
-        started = perf_counter()
+        started = self._began = perf_counter()
         try:
             await self._commit(group.tables)
             self._count(group, perf_counter() - started)
@@ -372,7 +380,7 @@ class GroupCommit:
             failure.__cause__ = error
             self.fail(failure)
         finally:
-            self._busy = None
+            self._busy = self._began = None
 
     def _count(self, group: Group, seconds: float) -> None:
         records = sum(map(len, group.tables.values()))

@@ -16,7 +16,7 @@ RUNTIME = "keyrun.runtime."
 ROWS: dict[str, str] = {
     "values": (
         "errors values validators limits tuning pass_end texts user_errors internal_errors logger"
-        " metrics redaction"
+        " metrics redaction saturation"
     ),
     "records": "records",
     "events": "events",

@@ -313,6 +313,8 @@ class Owner:
             return "untrusted"
         if state.host.watchdog.loop.late_by() > self._tuning.stalled_after:
             return "stalled"
+        if state.commits.committing_for() > self._tuning.stalled_after:
+            return "commit"
         if isinstance(state.store, LmdbStore) and state.store.disk_free() < self._tuning.least_disk:
             return "disk"
         return None

@@ -7,6 +7,7 @@ such places depend on wait only for gates further on, and exceed the limit elsew
 """
 
 from collections import Counter
+from contextlib import nullcontext
 
 from keyrun.runtime.graphs.activation import Activation
 from keyrun.runtime.graphs.frontier import Frontier
@@ -46,7 +47,11 @@ class PlaceReservations:
             self._run.block(activation.ident, Obstacle.MAX_WAITING)
             try:
                 # Several waits for the same gate are one saturation.
-                with lacking.saturation.wait(self._held(activation, lacking)):
+                held, metrics = self._held(activation, lacking), self._run.metrics
+                with (
+                    lacking.saturation.wait(held),
+                    nullcontext() if metrics is None else metrics.holding(held.full).wait(None),
+                ):
                     while self._lacking(activation) is lacking:
                         await lacking.wait_for_place()
             finally:

@@ -18,8 +18,8 @@ from keyrun.runtime.host.slots import Slots
 from keyrun.runtime.policies.circuit_breaker import Circuit
 from keyrun.runtime.policies.rate_limit import Bucket
 from keyrun.runtime.policies.resources import Quota, Resources
-from keyrun.runtime.policies.saturation import Saturation
 from keyrun.runtime.records.journal_entry import CallRecord, EntryKind
+from keyrun.runtime.saturation import Saturation
 from keyrun.runtime.values import CircuitState, CircuitStatus, FailureKind, Obstacle, Priority
 
 if TYPE_CHECKING:

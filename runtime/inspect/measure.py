@@ -18,7 +18,7 @@ import attrs
 import trio
 
 from keyrun._histogram import Histogram
-from keyrun.runtime.metrics import BUCKET
+from keyrun.runtime.metrics import BUCKET, Metrics
 from keyrun.runtime.records.damage import DAMAGE
 from keyrun.runtime.records.submission import ASIDE, EVICTED, StatusRecord
 from keyrun.runtime.values import State
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+NAMES = ("workflow", "step")
+"""Labels whose values are names from code."""
 BUCKETS = 4
 """Ranges of numbers that one reading looks through for the oldest run that has not started."""
 
@@ -117,14 +119,18 @@ def _runs(partition: Measured) -> Iterator[MetricFamily]:
         MetricKind.GAUGE,
         "Unfinished runs by state. A pause of a key or of the runtime does not change it.",
         ("workflow", "state"),
-        [((workflow, state), number) for (workflow, state), number in sorted(runs.items())],
+        _folded(metrics, ("workflow", "state"), sorted(runs.items())),
     )
     yield MetricFamily(
         "keyrun_dead_letters",
         MetricKind.GAUGE,
         "Dead letters: runs that failed and wait for an operator.",
         ("workflow",),
-        [((name,), number) for name, number in partition.state.counts.dead_letters.items()],
+        _folded(
+            metrics,
+            ("workflow",),
+            (((name,), number) for name, number in partition.state.counts.dead_letters.items()),
+        ),
     )
     yield _gauge(
         "keyrun_quarantined_keys",
@@ -176,21 +182,40 @@ def _steps(partition: Measured) -> Iterator[MetricFamily]:
     yield _gauge("keyrun_slots", "Steps that may run at once.", slots.total)
     yield _gauge("keyrun_slots_used", "Steps that run now.", slots.total - slots.free)
     yield _gauge("keyrun_slots_waiting", "Steps that wait for a slot.", slots.waiting)
-    gates, labels = partition.state.host.gates.statuses(), ("step",)
-    for name, kind, about, attribute in _GATES:
+    gates = partition.state.host.gates.statuses()
+    for name, about, attribute in _GATES:
         samples = [((each.step,), float(getattr(each, attribute))) for each in gates]
-        yield MetricFamily(name, kind, about, labels, _unique(samples))
+        folded = _folded(metrics, ("step",), samples)
+        yield MetricFamily(name, MetricKind.GAUGE, about, ("step",), folded)
+    labels = ("step", "state")
     yield MetricFamily(
         "keyrun_circuit_state",
         MetricKind.GAUGE,
         "1 for the state of each circuit breaker.",
-        ("step", "state"),
-        _unique(
-            ((each.step, each.state.value), 1.0) for each in partition.state.host.gates.circuits()
+        labels,
+        _folded(
+            metrics,
+            labels,
+            (
+                ((each.step, each.state.value), 1.0)
+                for each in partition.state.host.gates.circuits()
+            ),
         ),
     )
     if metrics is None:
         return
+    for name, kind, about, attribute in _HELD:
+        yield MetricFamily(
+            name,
+            kind,
+            about,
+            ("workflow", "step"),
+            [
+                ((workflow, node), float(getattr(periods, attribute)))
+                for workflow, each in list(metrics.workflows.items())
+                for node, periods in list(each.held.items())
+            ],
+        )
     steps = [
         ((workflow, step), found)
         for workflow, each in list(metrics.workflows.items())
@@ -231,27 +256,36 @@ def _steps(partition: Measured) -> Iterator[MetricFamily]:
 
 
 _GATES = (
-    ("keyrun_gate_running", MetricKind.GAUGE, "Calls of a step with policies that run.", "running"),
-    ("keyrun_gate_waiting", MetricKind.GAUGE, "Calls of a step that wait for a policy.", "waiting"),
-    ("keyrun_gate_held_nodes", MetricKind.GAUGE, "Nodes that max_waiting holds back.", "held"),
+    ("keyrun_gate_running", "Calls of a step with policies that run.", "running"),
+    ("keyrun_gate_waiting", "Calls of a step that wait for a policy.", "waiting"),
+)
+_HELD = (
     (
-        "keyrun_gate_backpressure_periods",
-        MetricKind.COUNTER,
-        "Times that max_waiting of a step began to hold nodes back.",
-        "saturations",
+        "keyrun_node_backpressure_waiting",
+        MetricKind.GAUGE,
+        "Nodes of a graph that wait, because max_waiting of the node after them is reached.",
+        "waiting",
     ),
     (
-        "keyrun_gate_backpressure_seconds",
+        "keyrun_node_backpressure_periods",
         MetricKind.COUNTER,
-        "Seconds in which max_waiting of a step held nodes back.",
-        "seconds_saturated",
+        "Times that max_waiting of a node began to hold the nodes before it back.",
+        "count",
+    ),
+    (
+        "keyrun_node_backpressure_seconds",
+        MetricKind.COUNTER,
+        "Seconds in which max_waiting of a node held the nodes before it back.",
+        "seconds",
     ),
 )
 
 
 def _queue(partition: Measured) -> Iterator[MetricFamily]:
     backlog, metrics = partition.backlog.statistics(), partition.state.metrics
-    yield _gauge("keyrun_backlog_runs", "Runs that wait to start.", backlog.pending)
+    yield _gauge(
+        "keyrun_backlog_runs", "Runs that wait to start, delayed runs included.", backlog.pending
+    )
     yield _gauge("keyrun_backlog_limit_runs", "Runs that may wait to start.", backlog.limit)
     yield _gauge("keyrun_backpressure_waiting", "Submits that wait for room.", backlog.waiting)
     yield _counter(
@@ -325,6 +359,11 @@ def _store(partition: Measured) -> Iterator[MetricFamily]:
         "Time since the last commit.",
         None if last is None else trio.current_time() - last,
     )
+    yield _gauge(
+        "keyrun_commit_running_seconds",
+        "Time that the commit that is under way takes so far. 0 if there is none.",
+        commits.committing_for(),
+    )
     if isinstance(store, LmdbStore):
         yield _gauge("keyrun_store_size_bytes", "Size of the store.", store.size())
         yield _gauge(
@@ -364,14 +403,23 @@ def _version() -> str:
         return "unknown"
 
 
-def _unique(
+def _folded(
+    metrics: Metrics | None,
+    labels: tuple[str, ...],
     samples: Iterable[tuple[tuple[str, ...], float]],
 ) -> list[tuple[tuple[str, ...], Value]]:
-    """Return samples with the values of equal labels added: steps of one name may be several
-    functions."""
-    added: Counter[tuple[str, ...]] = Counter()
-    for labels, value in samples:
-        added[labels] += value  # type: ignore[assignment]
+    """Return samples with the values of equal labels added. Steps of one name may be several
+    functions, and workflows and steps beyond the limit count together."""
+    added: dict[tuple[str, ...], Value] = {}
+    for values, number in samples:
+        if metrics is not None:
+            values = tuple(
+                metrics.label(label, value) if label in NAMES else value
+                for label, value in zip(labels, values, strict=True)
+            )
+        known = added.get(values, 0.0)
+        assert not isinstance(known, Distribution)
+        added[values] = known + number
     return list(added.items())
 
 

@@ -10,7 +10,7 @@ import trio
 
 from keyrun.runtime.errors import Backpressure
 from keyrun.runtime.events import emitter
-from keyrun.runtime.policies.saturation import Saturation
+from keyrun.runtime.saturation import Saturation
 
 if TYPE_CHECKING:
     from keyrun.runtime.queue.key_queue import KeyQueue

@@ -1,7 +1,9 @@
 """`/readyz` says that a runtime cannot do its work, or soon cannot."""
 
 import asyncio
+import re
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from keyrun.control.performer import Performer
 from keyrun.runtime.tuning import Tuning
 from keyrun.storage import LmdbStore, MemoryStore, Store
 from tests.control.world import Client, served
+from tests.storage.committers import stopped
 
 
 @workflow
@@ -83,6 +86,25 @@ async def test_a_runtime_whose_event_loop_was_late_is_not_ready_until_it_answers
         assert await ready(client) == (503, b"stalled")
         await trio.testing.wait_all_tasks_blocked()
         assert await ready(client) == (200, b"ok")
+
+
+async def test_a_runtime_whose_commit_does_not_return_is_not_ready(tmp_path: Path) -> None:
+    store = LmdbStore(tmp_path / "state", committer="process")
+    tuning = Tuning(stalled_after=0.2)
+    async with served(options={"store": store, "workflows": [flow], "tuning": tuning}) as client:
+        with trio.fail_after(60):
+            while await ready(client) != (200, b"ok"):
+                await trio.sleep(0.01)
+            async with trio.open_nursery() as nursery:
+                with stopped(store):  # it writes nothing, like a broken disk
+                    nursery.start_soon(partial(client.rt.submit, flow, key="k"))
+                    while await ready(client) != (503, b"commit"):
+                        await trio.sleep(0.01)
+                    scraped = (await client.call("GET", "/metrics")).body.decode()
+            assert await ready(client) == (200, b"ok")
+    found = re.search(r"keyrun_commit_running_seconds\{.*?\} (\S+)", scraped)
+    assert found is not None
+    assert 0.2 < float(found[1]) < 60
 
 
 def test_the_api_on_another_loop_says_that_the_loop_of_the_runtime_is_held() -> None:

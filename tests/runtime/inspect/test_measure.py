@@ -12,16 +12,22 @@ from trio.testing import MockClock
 
 from keyrun import (
     Context,
+    Entity,
+    Graph,
     Limits,
+    NodeInput,
     PermanentError,
     Retry,
+    RunOutcome,
     Runtime,
     State,
     Workflow,
+    entity,
     step,
     workflow,
 )
 from keyrun.errors import KeyrunError, RunEnded
+from keyrun.graphs import durable
 from keyrun.runtime.inspect.measure import (
     Distribution,
     MetricFamily,
@@ -31,6 +37,7 @@ from keyrun.runtime.inspect.measure import (
     runs_by_state,
 )
 from keyrun.runtime.metrics import OTHER
+from keyrun.runtime.records.tables import Evicted, at_place
 from keyrun.runtime.tuning import Tuning
 from keyrun.storage import MemoryStore
 from keyrun.testing import crash_points, open_test_runtime
@@ -93,6 +100,21 @@ async def parent(ctx: Context) -> None:
     await ctx.child(short, key="child")
 
 
+@durable
+async def breaks_as_node(ctx: Context, given: NodeInput) -> None:
+    raise LookupError(SECRET)
+
+
+graph = Graph("graph")
+graph.node("node", breaks_as_node)
+
+
+@entity
+class Wallet(Entity):
+    async def put(self, card: str) -> None:
+        raise ValueError(card)
+
+
 ALL: list[Workflow[Any, Any]] = [short, waits, yields, fails, times_out, parent]
 
 
@@ -131,24 +153,40 @@ async def check(rt: Runtime) -> None:
     raise AssertionError("the runtime never rests")
 
 
-def measured(rt: Runtime) -> tuple[dict[tuple[str, str], int], dict[str, int], float | None]:
+Gauges = dict[str, Any]
+
+
+def measured(rt: Runtime) -> Gauges:
     """What the gauges say."""
     partition = rt._partition
-    dead = partition.state.counts.dead_letters
-    return (
-        runs_by_state(partition.measured()),
-        dead,
-        immediate(oldest_pending(partition.measured())),
-    )
+    return {
+        "runs": runs_by_state(partition.measured()),
+        "dead": partition.state.counts.dead_letters,
+        "oldest": immediate(oldest_pending(partition.measured())),
+        "backlog": sample(rt, "keyrun_backlog_runs"),
+        "hook": sample(rt, "keyrun_hook_waiting"),
+        "slots": sample(rt, "keyrun_slots_used"),
+    }
 
 
-async def scan(rt: Runtime) -> tuple[dict[tuple[str, str], int], dict[str, int], float | None]:
-    """Unfinished runs by state, dead letters, and when the oldest pending run was submitted."""
+async def scan(rt: Runtime) -> Gauges:
+    """The same, from all records of the store."""
     found: Counter[tuple[str, str]] = Counter()
-    pending = []
+    pending, steps = [], 0
+    # Every delayed run counts as waiting to start. So does every run that has a place and was not
+    # evicted, until it has started: only memory knows that.
+    ledger = rt._statuses.ledger
+    started = {run.number for run in rt._partition.runs if not run.pending}
+    places = [
+        at_place(key, raw, ledger.split_place(key)[1])
+        for key, raw in await ledger.store.scan("queue")
+    ]
+    waiting = len(await ledger.store.scan("delayed"))
+    waiting += sum(each.evicted is Evicted.NO and each.number not in started for each in places)
     for status in await rt.runs(limit=100_000):
         if not status.state.terminal:
             found[status.workflow, status.state.value] += 1
+        steps += status.state is State.RUNNING
         if status.state is State.PENDING and status.generation == 1:
             number = await rt._statuses.ledger.find(status.run_id)
             assert number is not None
@@ -157,7 +195,15 @@ async def scan(rt: Runtime) -> tuple[dict[tuple[str, str], int], dict[str, int],
                 assert submission is not None
                 pending.append(status.submitted_at + submission.delay)
     dead = Counter(status.workflow for status in await rt.dead_letters(limit=100_000))
-    return dict(found), dict(dead), min(pending, default=None)
+    ends = await rt._statuses.ledger.store.scan("outcomes")
+    return {
+        "runs": dict(found),
+        "dead": dict(dead),
+        "oldest": min(pending, default=None),
+        "backlog": waiting,
+        "hook": len(ends),
+        "slots": steps,
+    }
 
 
 async def everything(rt: Runtime) -> None:
@@ -320,13 +366,131 @@ async def test_waits_for_slots_room_and_timers_are_measured(autojump_clock: Mock
         assert sample(rt, "keyrun_slot_wait", step="work") == 0
 
 
+LABELS = {"namespace", "workflow", "step", "state", "outcome", "kind"}
+
+
 async def test_labels_hold_only_names_from_code(autojump_clock: MockClock) -> None:
-    async with open_test_runtime(MemoryStore(), workflows=ALL) as rt:
-        await rt.submit(fails, key="key-" + SECRET, run_id="id-" + SECRET, tags=[SECRET])
+    """Every kind of run, of call and of failure has the secret in its key, id, tag and error."""
+
+    async def hook(outcome: RunOutcome) -> None:
+        raise OSError(SECRET)
+
+    store = MemoryStore()
+    options: dict[str, Any] = {"entities": [Wallet], "on_terminal": hook, "max_pending_per_key": 2}
+    async with open_test_runtime(store, workflows=[*ALL, graph], **options) as rt:
+        for each in (*ALL, graph):
+            name = f"{each.name}-{SECRET}"
+            await rt.submit(each, None, key=name, run_id=name, tags=[SECRET], headers={"h": SECRET})
+        with suppress(ValueError):
+            await rt.entity(Wallet, SECRET).put(SECRET)
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(partial(rt.submit, short, key=SECRET))
+        await trio.sleep(50)
+        first = families(rt)
+        store.crash()
+    async with open_test_runtime(store, workflows=[short], **options) as rt:
         await trio.sleep(5)
-        for family in families(rt).values():
-            for values, _ in family.samples:
-                assert not any(SECRET in value for value in values), family.name
+        second = families(rt)
+        assert sample(rt, "keyrun_runs", state="quarantined") > 0
+    for family in (*first.values(), *second.values()):
+        assert {*family.labels} <= LABELS or family.name == "keyrun_build_info"
+        for values, _ in family.samples:
+            assert SECRET not in repr(values), family.name
+
+
+async def test_the_gauges_count_names_beyond_the_limit_together_too(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    def dies(number: int) -> Workflow[None, None]:
+        @step(retry=Retry.none(), max_concurrent=1)
+        async def breaks_down() -> None:
+            raise PermanentError
+
+        @workflow(name=f"dies{number}")
+        async def flow(ctx: Context) -> None:
+            await ctx.step(breaks_down.options(name=f"breaks{number}"))
+
+        return flow
+
+    def stays(number: int) -> Workflow[None, None]:
+        @workflow(name=f"stays{number}")
+        async def flow(ctx: Context) -> None:
+            await ctx.wait_signal("go")
+
+        return flow
+
+    flows = [each(number) for number in range(150) for each in (dies, stays)]
+    async with open_test_runtime(MemoryStore(), workflows=flows) as rt:
+        for flow in flows:
+            await rt.submit(flow, key=flow.name)
+        await trio.sleep(5)
+        found = families(rt)
+        for name, total in (("keyrun_runs", 150), ("keyrun_dead_letters", 150)):
+            samples = dict(found[name].samples)
+            values: Any = samples.values()
+            assert sum(values) == total
+            named = {labels[found[name].labels.index("workflow")] for labels in samples}
+            assert OTHER in named
+        every = {
+            (label, value)
+            for family in found.values()
+            for values, _ in family.samples
+            for label, value in zip(family.labels, values, strict=True)
+        }
+        per_label = Counter(label for label, _ in every)
+        assert per_label["workflow"] == 201
+        assert per_label["step"] == 150
+    warnings = [each for each in caplog.records if "names of a workflow" in each.getMessage()]
+    assert len(warnings) == 1
+
+
+async def test_a_full_queue_shows_in_the_next_scrape_by_node_and_its_event_arrives_at_once(
+    autojump_clock: MockClock,
+) -> None:
+    def of(name: str, most: int) -> Graph:
+        async def quick(_: NodeInput) -> None: ...
+
+        async def slow(_: NodeInput) -> None:
+            await trio.sleep(10)
+
+        made = Graph(name)
+        made.node("first", quick)
+        made.node("second", slow, max_concurrent=1, max_waiting=most)
+        made.edge("first", "second")
+        return made
+
+    full, free = of("full", 1), of("free", 100)
+    async with open_test_runtime(workflows=[full, free], max_pending=100) as rt:
+        began: list[tuple[float, float]] = []
+
+        async def listen() -> None:
+            async with rt.events(kinds=["backpressure_began"]) as events:
+                async for event in events:
+                    began.append((event.at, rt._partition.state.wall()))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(listen)
+            await trio.testing.wait_all_tasks_blocked()
+            for number in range(4):
+                for each in (full, free):
+                    await rt.submit(each, key=f"{each.name}{number}")
+            await trio.sleep(0.1)
+            assert len(began) == 1
+            assert began[0][1] - began[0][0] < 0.1
+            waiting, periods, seconds = (
+                f"keyrun_node_backpressure_{each}" for each in ("waiting", "periods", "seconds")
+            )
+            assert sample(rt, waiting, workflow="full", step="second") == 2
+            assert sample(rt, waiting, workflow="free") == 0
+            await trio.sleep(4.9)
+            # The duration counts while the period lasts.
+            assert sample(rt, seconds, workflow="full", step="second") == pytest.approx(5, abs=0.1)
+            await trio.sleep(60)
+            assert sample(rt, waiting) == 0
+            assert sample(rt, periods, workflow="full", step="second") == 1
+            assert sample(rt, seconds) == pytest.approx(20, abs=0.2)
+            nursery.cancel_scope.cancel()
 
 
 async def test_names_beyond_the_limit_count_together_with_one_warning(

@@ -17,10 +17,10 @@ length of the period."""
 
 
 class Saturation(Generic[W]):
-    """Counts the calls that wait. `report` is called at the beginning and at the end of a
-    period."""
+    """Counts the calls that wait. `report`, if there is one, is called at the beginning and at the
+    end of a period."""
 
-    def __init__(self, report: "Report[W]") -> None:
+    def __init__(self, report: "Report[W] | None" = None) -> None:
         self._report = report
         self.waiting = 0
         self.count = 0
@@ -35,7 +35,8 @@ class Saturation(Generic[W]):
         if not self.waiting:
             self.count += 1
             self._since = began
-            self._report(call, 0.0, None)
+            if self._report is not None:
+                self._report(call, 0.0, None)
         self.waiting += 1
         try:
             yield
@@ -45,7 +46,8 @@ class Saturation(Generic[W]):
                 now = trio.current_time()
                 seconds = now - self._since
                 self._seconds += seconds
-                self._report(call, now - began, seconds)
+                if self._report is not None:
+                    self._report(call, now - began, seconds)
 
     @property
     def seconds(self) -> float:
