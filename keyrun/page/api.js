@@ -1,15 +1,10 @@
 // The HTTP API: requests below the address of the page, errors as `Problem`, and the connection.
 
-import { setClock } from "./time.js";
-
-export class Problem extends Error {
+class Problem extends Error {
   constructor(status, { detail, error = "" }) {
-    super(detail ?? `the server answered ${status}`);
-    Object.assign(this, { status, error });
-  }
-
-    get passing() {
-    return [0, 502, 503, 504].includes(this.status);
+    super(detail);
+    // The same request may work later if the server is not there or not ready.
+    Object.assign(this, { status, error, passing: [0, 502, 503, 504].includes(status) });
   }
 }
 
@@ -36,18 +31,17 @@ export async function call(method, path, values, { signal, headers } = {}) {
   if (method !== "GET") init.headers["content-type"] = "application/json";
   if (method === "POST") init.body = JSON.stringify(values ?? {});
   else path += query(values);
-  let answer, body;
+  let status = 0, body;
   try {
-    answer = await fetch("v1" + path, init);
+    const answer = await fetch("v1" + path, init);
     body = await answer.json();
+    ({ status } = answer);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    body = { detail: answer ? `the server answered ${answer.status} without JSON` : "the server does not answer" };
+    body = { detail: "the server does not answer" };
   }
-  const status = answer?.status ?? 0;
-  if (answer?.headers.has("date")) setClock(answer.headers.get("date"));
-  if (!answer?.ok || body.detail?.endsWith("without JSON")) {
-    const problem = new Problem(answer?.ok ? 0 : status, body);
+  if (status !== 200) {
+    const problem = new Problem(status, body);
     if (problem.passing && method === "GET") setConnection("lost", problem.message);
     throw problem;
   }
@@ -58,7 +52,7 @@ export async function call(method, path, values, { signal, headers } = {}) {
 export const get = (path, values, signal) => call("GET", path, values, { signal });
 export const post = (path, values, headers) => call("POST", path, values, { headers });
 
-export const newId = () => [...crypto.getRandomValues(new Uint8Array(12))].map((each) => each.toString(16).padStart(2, "0")).join("");
+export const newId = () => `${Date.now()}-${Math.random().toString(36).slice(2)}`;
 
 /** Call `load` again and again: each second, more slowly if it takes long, and never from a hidden tab.
  * Return an object with `soon` and `stop`. */

@@ -3,7 +3,6 @@
 import { action, at, h, keyLink, listScreen, pages, post, runLink, time } from "./kit.js";
 import { session } from "./session.js";
 
-/** Return the buttons that decide at a gate. */
 export const decisions = ({ run_id: id, gate }) => [["Approve", "primary"], ["Reject", "danger"]].map(([label, kind]) => action(label, {
   kind, name: `${label} ${gate} of ${id}`, done: "Decided", run: (values) => post(at("runs", id, "gates", gate, label.toLowerCase()), values),
   dialog: { title: `${label} ${gate}?`, text: `Run ${id}`, danger: label === "Reject", fields: [{ name: "by", label: "Your name", value: session.name, required: true }, { name: "comment", label: "Comment for the workflow" }] },

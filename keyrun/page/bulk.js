@@ -1,11 +1,11 @@
 // Bulk actions: count what matches, ask, and act page by page.
 
-import { after, allowed, ask, at, complain, count, facts, faint, h, newId, post, shorten, toast } from "./kit.js";
+import { after, allowed, ask, at, complain, count, faint, h, newId, post, shorten, toast } from "./kit.js";
 
 const MOST = 20_000;
 const ABOUT = {
-  cancel: "Running steps are cancelled. Compensations run before a run ends.", pause: "Running steps end first.", resume: "Runs of paused keys stay paused.",
-  redrive: "Each run resumes at the step that failed.", forget: "All records of these runs are removed. This cannot be undone.",
+  cancel: "Running steps are cancelled, and compensations run.", pause: "Running steps end first.", resume: "Paused keys stay paused.",
+  redrive: "They resume at the step that failed.", forget: "Their records are removed for ever.",
 };
 const DONE = { cancel: "cancelled", pause: "paused", resume: "resumed", redrive: "redriven", forget: "forgotten" };
 
@@ -33,7 +33,7 @@ async function run(name, title, filter) {
           matched += page.matched;
           examples = [...examples, ...page.examples].slice(0, 5);
           said = `${cursor ? "more than " : ""}${count(matched, "run")}`;
-          body.replaceChildren(h("p", { "data-count": matched }, h("b", said), " match. ", ABOUT[name]), facts(Object.entries(filter).map(([key, value]) => [key, String(value)])), faint(examples.map((each) => h("div.id", shorten(each, 50)))));
+          body.replaceChildren(h("p", { "data-count": matched }, h("b", said), " match. ", ABOUT[name]), faint(examples.map((each) => h("div.id", shorten(each, 50)))));
         } while (cursor && matched < MOST && !closed);
         button.disabled = !matched;
         button.textContent = `${title} ${said}`;

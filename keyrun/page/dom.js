@@ -40,7 +40,7 @@ function change(old, fresh) {
     if (old.data !== fresh.data) old.data = fresh.data;
     return;
   }
-  // A person opens and closes what has `open`. A style is not an attribute to the content security policy.
+  // A person changes `open`, and the content security policy forbids to set `style`.
   const own = ({ name }) => name !== "open" && name !== "style";
   for (const { name } of [...old.attributes].filter(own)) if (!fresh.hasAttribute(name)) old.removeAttribute(name);
   for (const { name, value } of [...fresh.attributes].filter(own)) if (old.getAttribute(name) !== value) old.setAttribute(name, value);

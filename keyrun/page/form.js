@@ -8,25 +8,25 @@ export function formOf(schema, root = schema, label = "Input", required = true) 
   const { optional, ...found } = plain(schema, root);
   if (found.properties) return objectForm(found, root, label);
   if (found.items && !found.prefixItems) return arrayForm(found, root, label);
-  const input = inputOf(found, required, label);
+  const input = inputOf(found, required, label), { type } = found;
   return {
-    node: field([label, !required && faint(" optional"), faint(" ", found.format ?? found.type)], input, found.description),
+    node: field([label, !required && faint(" optional"), faint(" ", found.format ?? type)], input, found.description),
     read() {
       const text = input.value, bad = (why) => { input.focus(); throw new Error(`${label}: ${why}`); };
-      if (text === "" && !(found.type === "string" && required && !found.format && !optional)) return !required ? undefined : optional || !found.type ? null : found.type === "object" ? {} : bad("requires a value");
-      if (found.type === "string") return text;
-      if (found.type === "integer" && /^-?\d{16,}$/.test(text)) return { $int: text };
+      if (!text && !(type === "string" && required && !found.format && !optional)) return !required ? undefined : optional || !type ? null : type === "object" ? {} : bad("requires a value");
+      if (type === "string") return text;
+      if (type === "integer") return !/^[+-]?\d+$/.test(text) ? bad(`requires an integer, got ${text}`) : text.length > 15 ? { $int: text } : Number(text);
+      if (type === "number" && Number.isNaN(Number(text))) bad(`requires a number, got ${text}`);
       try {
-        const value = asJson(text);
-        return found.type === "integer" && !Number.isInteger(value) ? bad(`requires an integer, got ${text}`) : found.type === "number" && typeof value !== "number" ? bad(`requires a number, got ${text}`) : value;
+        return asJson(text);
       } catch (error) {
-        return bad(error.message.replace(`${label}: `, ""));
+        return bad(error.message);
       }
     },
   };
 }
 
-/** Return a schema without references, and without the forms that only a program writes. */
+// Without references, and without the forms that only a program writes.
 function plain(schema, root) {
   let { $ref: ref, anyOf, oneOf, ...found } = schema, options = anyOf ?? oneOf;
   if (ref) return plain({ ...root.$defs?.[ref.split("/").pop()], ...found }, root);
@@ -55,10 +55,8 @@ function arrayForm({ items }, root, label) {
 const HINTS = { "date-time": "2026-01-31T14:00:00Z", decimal: "1.20" };
 
 function inputOf({ type, format, default: given, enum: values = type === "boolean" ? [false, true] : null, const: fixed }, required, label) {
-  if (fixed !== undefined) values = [fixed];
-  const said = (value) => (type === "string" || (values && typeof value === "string" && !type) ? value : JSON.stringify(value));
-  if (values) return h("select", !required && h("option", { value: "" }, "–"), values.map((each) => h("option", { value: type === "string" ? each : JSON.stringify(each), selected: each === given }, said(each))));
-  const value = given === undefined ? "" : said(given);
-  if (/string|integer|number/.test(type)) return h("input", { value, type: format === "date" ? "date" : "text", placeholder: HINTS[format], autocomplete: "off" });
-  return h("textarea.mono", { rows: label === "Input" ? 8 : 2, placeholder: "JSON", spellcheck: "false" }, value);
+  const text = (value) => (type === "string" ? value : JSON.stringify(value)), value = given === undefined ? "" : text(given);
+  if (values || fixed !== undefined) return h("select", !required && h("option", { value: "" }, "–"), (values ?? [fixed]).map((each) => h("option", { value: text(each), selected: each === given }, String(each))));
+  if (/string|integer|number/.test(type)) return h("input", { value, type: format === "date" ? "date" : "text", placeholder: HINTS[format] });
+  return h("textarea.mono", { rows: 4, placeholder: "JSON" }, value);
 }

@@ -46,7 +46,7 @@ export function graphTab({ data: { graph } }) {
   return [
     h("div.scroll.graph", { tabindex: 0, role: "region", "aria-label": "Graph" }, svg("svg", { width, height, role: "img", "aria-label": nodes.map(({ id, state }) => `${id} ${state}`).join(", ") }, svg("defs", tip("tip"), tip("tip-taken")), edges.map(edge), nodes.map(node))),
     table("Nodes", nodes, [
-      ["Node", (each) => code(each.id)], ["State", (each) => badge(each.state)], ["Attempt", (each) => each.attempt || "–", "number"], ["Turns", "turns", "number wide"], ["Took", (each) => took(each) || "–", "number"], ["Mean", (each) => duration(each.mean), "number wide"],
+      ["Node", (each) => code(each.id)], ["State", (each) => badge(each.state)], ["Attempt", (each) => each.attempt || "–", "number"], ["Took", (each) => took(each) || "–", "number"], ["Mean", (each) => duration(each.mean), "number wide"],
       ["Queue", (each) => each.queue ?? "–", "number wide"], ["Error", (each) => each.failure && h("details", h("summary", shorten(each.failure.reason, 60)), failure(each.failure)), "fill wide"],
     ], { of: "id" }),
   ];

@@ -12,12 +12,12 @@ export async function history(path, run, local, signal, redraw) {
   if (local.seen === seen && Date.now() - local.read < 5000) return;
   local.head ??= [];
   for (;;) {
-    const page = await get(path + "/history", { limit: 500, cursor: local.cursor }, signal);
+    const page = await get(path + "/history", { limit: 1000, cursor: local.cursor }, signal);
     local.events = [...local.head, ...page.events];
     local.more = page.cursor != null;
+    redraw();
     if (!page.cursor || local.events.length > MOST) break;
     Object.assign(local, { head: local.events, cursor: page.cursor });
-    redraw();
   }
   Object.assign(local, { seen, read: Date.now() });
 }
@@ -39,7 +39,7 @@ export function journalTab({ data: { run }, local, query, id, redraw }) {
   const toggle = (index) => { local.entry = local.entry === index ? null : index; redraw(); };
   const chosen = all[local.entry];
   return [
-    filters([["text", "Text"], ["event", "Event", ["", ...new Set(all.map((each) => each.event))].sort()]], query, set, faint(found.length < all.length && `${found.length} of `, count(all.length, "entry"), local.more && " so far")),
+    filters([["text"], ["event", ["", ...new Set(all.map((each) => each.event))].sort()]], query, set, faint(found.length < all.length && `${found.length} of `, count(all.length, "entry"), local.more && " so far")),
     !found.length ? empty(all.length ? "No entry matches." : "Loading…") : table("Journal", found.slice(first, first + VISIBLE), [
       ["At", (each) => h("span", { title: each.at }, `+${duration(between(run.submitted_at, each.at))}`), "number"],
       ["Event", (each) => h("button.quiet", { "data-row": true, "aria-expanded": String(each.index === local.entry), onclick: () => toggle(each.index) }, eventBadge(each.event))],

@@ -1,23 +1,21 @@
 // Keys: the list of those with unfinished runs, and the page of one key.
 
-import { at, badge, empty, explained, facts, faint, get, h, headOf, json, keyLink, link, listScreen, number, pager, runLink, time, verb } from "./kit.js";
+import { at, badge, empty, explained, facts, faint, get, h, headOf, json, keyLink, link, listScreen, number, pager, pages, runLink, time, verb, words } from "./kit.js";
 import { runTable } from "./runs.js";
 
 const runsOf = (key) => number(key.runs) + (key.more_runs ? "+" : "");
 
 export const list = listScreen({
   title: "Keys", noun: "key", intro: "Keys that have unfinished runs. Search for another key by its name.", none: "No key matches.",
-  actions: ({ query, set }) => h("button", { "aria-pressed": String(!!query.quarantined), onclick: () => set({ quarantined: query.quarantined ? null : true }) }, "Quarantined only"),
-  load: ({ query, signal }) => get("/keys", { quarantined: query.quarantined, limit: 50, cursor: query.cursor }, signal),
+  load: pages("/keys"),
   rows: (data) => data.keys, of: "key",
   columns: [
-    ["State", (key) => badge(key.quarantined ? "quarantined" : key.paused ? "paused" : key.state), "tight"], ["Key", (key) => keyLink(key.key)], ["Runs", runsOf, "number"],
+    ["State", (key) => badge(key.quarantined ? "quarantined" : key.paused ? "paused" : key.state)], ["Key", (key) => keyLink(key.key)], ["Runs", runsOf, "number"],
     ["Holder", (key) => runLink(key.head), "wide"], ["Waits for", (key) => h("span.clip", key.reason ?? key.waiting_on, key.waiting_until && [", ", time(key.waiting_until)]), "fill wide"],
   ],
 });
 
-const HIDDEN = { too_large: "too large to show", encrypted: "encrypted", damaged: "damaged" };
-const stored = ({ value, size, unshown }) => [h("p", faint(`${number(size)} bytes`, unshown && `, ${HIDDEN[unshown]}`)), !unshown && json(value)];
+const stored = ({ value, size, unshown }) => [h("p", faint(`${number(size)} bytes`, unshown && `, ${words(unshown)}`)), !unshown && json(value)];
 
 export const one = {
   load: ({ id, query, signal }) => get(at("keys", id), { limit: 50, cursor: query.cursor }, signal),

@@ -5,7 +5,7 @@ import audit from "./audit.js";
 import events from "./events.js";
 import * as groups from "./groups.js";
 import * as keys from "./keys.js";
-import { after, ask, call, complain, connection, empty, faint, field, get, go, h, link, number, parse, patch, poll, setConnection, sign } from "./kit.js";
+import { after, ask, call, complain, connection, empty, field, get, go, h, link, number, parse, patch, poll, setConnection, sign } from "./kit.js";
 import overview from "./overview.js";
 import policies from "./policies.js";
 import run from "./run.js";
@@ -16,7 +16,7 @@ import start from "./start.js";
 import { stats, watchStatistics } from "./stats.js";
 import { letters, quarantine } from "./trouble.js";
 
-/** By the first part of the address: the screen, that of one object, and what to count in the navigation. */
+// The screen of a list, that of one object, and what to count in the navigation.
 const SCREENS = {
   "": [overview], runs: [runs, run], keys: [keys.list, keys.one], "dead-letters": [letters, null, (all) => all.dead_letters],
   quarantine: [quarantine, null, (all) => (all.runs?.quarantined ?? 0) + (all.statistics?.quarantined_keys ?? 0)], approvals: [approvals], schedules: [schedules], groups: [groups.list, groups.one],
@@ -74,7 +74,7 @@ function failed(error, context) {
   say(error.passing ? "No connection" : { 403: "Not allowed", 404: "Not found" }[error.status] ?? "Error", error.message);
 }
 
-function say(title, ...text) {
+function say(title, text) {
   main.ariaBusy = "false";
   patch(main, [h("h1", title), empty(text)]);
 }
@@ -84,12 +84,9 @@ function logInScreen({ message }) {
   statistics?.stop();
   open = statistics = null;
   main.dataset.screen = "session";
-  const token = h("input", { type: "password", autocomplete: "off", required: true });
-  const onsubmit = (event) => {
-    event.preventDefault();
-    logIn(token.value.trim()).then(begin).catch(complain);
-  };
-  say("Log in", "keyrun serve prints an address that logs in. The tokens are in the file tokens in the directory of the store.", h("form.start", { key: "log-in", onsubmit }, field("Token", token), h("p", faint(message)), h("button.primary", { type: "submit" }, "Log in")));
+  const token = h("input", { type: "password", required: true });
+  say("Log in", "keyrun serve prints an address that logs in. The file tokens in the directory of the store has the tokens.");
+  main.append(h("form.start", { onsubmit: (event) => { event.preventDefault(); logIn(token.value.trim()).then(begin).catch(complain); } }, field("Token", token, message), h("p", h("button.primary", { type: "submit" }, "Log in"))));
   token.focus();
 }
 
@@ -108,7 +105,7 @@ connection.changed = () => {
   box.className = `state ${tone}`;
   patch(box, [sign(tone), word]);
   notice.hidden = state !== "lost";
-  notice.textContent = notice.hidden ? "" : `No connection since ${new Date().toLocaleTimeString()}: ${reason}. The page shows what it knew, and tries again.`;
+  notice.textContent = notice.hidden ? "" : `No connection since ${new Date().toLocaleTimeString()}: ${reason}. The page tries again.`;
   if (state === "live") open?.poll?.soon();
 };
 
@@ -129,7 +126,7 @@ addEventListener("keydown", (event) => {
   }
 });
 
-/** Move the focus to the next row. The first element with `data-row` stands for its row. */
+// The first element with `data-row` stands for its row.
 function move(step) {
   const rows = [...new Set([...main.querySelectorAll("[data-row]")].map((each) => each.closest("tr")))];
   rows[Math.min(rows.length - 1, Math.max(0, rows.findIndex((each) => each.contains(document.activeElement)) + step))]?.querySelector("[data-row]").focus();

@@ -20,8 +20,8 @@ export default {
     const [why, progress, graph, family, input, gates] = await Promise.all([
       live && ask("explain"), live && tab === "timeline" && ask("progress"), tab === "graph" && ask("graph"), tab === "family" && ask("family", { limit: 100 }),
       tab === "data" && (data?.input ?? ask("input").catch(({ message }) => ({ message }))), waits && get("/approvals", { key: run.key, limit: 200 }, signal),
-      ["timeline", "journal"].includes(tab) && history(path, run, local, signal, redraw),
     ]);
+    if (/timeline|journal/.test(tab)) local.loading ??= history(path, run, local, signal, redraw).catch(() => {}).finally(() => { local.loading = null; });
     return { run, live, why, progress, graph, family, input, gates: (gates?.approvals ?? []).filter((each) => each.run_id === id) };
   },
   view(context) {
@@ -34,10 +34,10 @@ export default {
         ["State", badge(run.state, run.compensating ? "compensating" : run.state)], ["Key", keyLink(run.key)], ["Workflow", h("a", { href: link(["runs"], { workflow: run.workflow }) }, `${run.workflow} v${run.version}`)],
         ["Step", run.step && [code(run.step), run.attempt > 0 && ` attempt ${run.attempt}`]], ["Steps done", run.steps_done], ["Submitted", time(run.submitted_at)], ["Started", run.started_at && time(run.started_at)],
         ["Took", run.started_at && duration(between(run.started_at, run.ended_at))], ["Deadline", run.deadline && time(run.deadline)], ["Generation", run.generation > 1 && run.generation], ["Started by", run.origin],
-        ["Tags", run.tags.length > 0 && run.tags.map((tag) => [h("a", { href: link(["runs"], { tag }) }, tag), " "])], ["Compensated", run.compensation && `${run.compensation.done} of ${run.compensation.total}`],
+        ["Tags", run.tags.length > 0 && run.tags.map((tag) => [h("a", { href: link(["runs"], { tag }) }, tag), " "])],
       ]),
       failure(run.failure),
-      h("nav.tabs", { "aria-label": "Parts of the run" }, tabs.map((each) => h("a", { href: link(["runs", id], { tab: each }), "aria-current": each === tab && "page" }, each[0].toUpperCase() + each.slice(1)))),
+      h("nav.tabs", { "aria-label": "Parts of the run" }, tabs.map((each) => h("a", { href: link(["runs", id], { tab: each }), "aria-current": each === tab && "page" }, each))),
       TABS[tab]?.(context),
     ];
   },
@@ -55,8 +55,8 @@ function actions({ run, live, gates }, path) {
     }),
     live && (run.state === "paused" ? verb("resume", path, "Resume") : !quarantined && verb("pause", path, "Pause")),
     (run.state === "failed" || quarantined) && verb("redrive", path, "Redrive", { kind: "primary" }),
-    live ? verb("cancel", path, "Cancel run", { why: run.state === "cancelling" ? "The run is being cancelled." : null, sure: "A running step is cancelled. Compensations run before the run ends." }) : null,
-    (!live || quarantined) && remove(path, "Forget", { sure: "All records of the run are removed. This cannot be undone." }),
+    live ? verb("cancel", path, "Cancel run", { why: run.state === "cancelling" ? "The run is being cancelled." : null, sure: "A running step is cancelled, and compensations run." }) : null,
+    (!live || quarantined) && remove(path, "Forget", { sure: "Its records are removed for ever." }),
   ];
 }
 

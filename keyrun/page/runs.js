@@ -1,18 +1,16 @@
 // Runs: the list with its filters, its pages, and actions on all runs that match.
 
 import { bulk } from "./bulk.js";
-import { badge, between, chips, code, count, duration, empty, field, filters, get, h, head, keyLink, now, pager, runLink, shorten, sign, table, time } from "./kit.js";
+import { badge, between, chips, code, count, duration, filters, get, h, head, keyLink, now, pager, runLink, shorten, sign, table, time } from "./kit.js";
 
 const STATES = ["pending", "running", "waiting", "paused", "cancelling", "quarantined", "succeeded", "failed", "cancelled"];
-const FIELDS = [
-  ["workflow", "Workflow", { list: "workflows" }], ["key", "Key"], ["tag", "Tag"], ["step", "Step"], ["error", "Error type"],
-  ["version", "Version"], ["origin", "Origin"], ["group", "Group"], ["since", "Since", { placeholder: "30m, 2h, 7d" }],
-];
+const FIELDS = ["workflow", "key", "tag", "step", "error", "version", "origin", "group", "since"];
+const MORE = { workflow: { list: "workflows" }, since: { placeholder: "30m, 2h, 7d" } };
 const UNITS = { m: 60, h: 3600, d: 86400 };
 
 /** Return the filter of an address as the API takes it. `since=2h` is relative to now. */
 export function filterOf({ state, ...query }) {
-  const found = Object.fromEntries(FIELDS.filter(([name]) => query[name]).map(([name]) => [name, query[name]]));
+  const found = Object.fromEntries(FIELDS.filter((name) => query[name]).map((name) => [name, query[name]]));
   const [, ago, unit] = /^(\d+) *([mhd])$/.exec(found.since ?? "") ?? [];
   if (ago) found.since = new Date(now() - ago * UNITS[unit] * 1000).toISOString();
   return state ? { ...found, state: [state].flat() } : found;
@@ -27,9 +25,9 @@ function doing({ failure, reason, waiting_on: wait, waiting_until: until, step, 
 }
 
 export const runTable = (caption, runs, none) => table(caption, runs, [
-  ["State", (run) => badge(run.state, run.compensating ? "compensating" : run.state), "tight"], ["Run", (run) => runLink(run.run_id)], ["Workflow", "workflow", "wide"],
+  ["State", (run) => badge(run.state, run.compensating ? "compensating" : run.state)], ["Run", (run) => runLink(run.run_id)], ["Workflow", "workflow", "wide"],
   ["Key", (run) => keyLink(run.key)], ["Now", (run) => h("span.clip", doing(run)), "fill wide"], ["Steps", "steps_done", "number wide"],
-  ["Took", (run) => (run.started_at ? duration(between(run.started_at, run.ended_at)) : "–"), "number wide"], ["Submitted", (run) => time(run.submitted_at), "number"],
+  ["Took", (run) => (run.started_at ? duration(between(run.started_at, run.ended_at)) : "–"), "number wide"], ["Submitted", (run) => time(run.submitted_at), "number wide"],
 ], { none, of: "run_id" });
 
 let names = null;
@@ -52,7 +50,7 @@ export default {
     return [
       head("Runs", ["cancel", "pause", "resume", "redrive", "forget"].map((name) => bulk(name, filter, why))),
       chips("State", STATES, (each) => state.includes(each), (each) => set({ state: state.includes(each) ? state.filter((one) => one !== each) : [...state, each] }), (each) => [sign(each), each]),
-      filters([...FIELDS, ["order", "Order", ["newest first", "oldest first"]]], query, set, filtered && h("a.button", { href: "#/runs" }, "Clear"), h("datalist", { id: "workflows" }, names.map((each) => h("option", { value: each })))),
+      filters([...FIELDS.map((name) => [name, MORE[name]]), ["order", ["newest first", "oldest first"]]], query, set, filtered && h("a.button", { href: "#/runs" }, "Clear"), h("datalist", { id: "workflows" }, names.map((each) => h("option", { value: each })))),
       data.wrong ? h("p.bad", { role: "alert" }, data.wrong)
         : runTable("Runs", data.runs, data.cursor ? `No match among ${count(data.examined, "run")}. The next page looks further.` : filtered ? "No run matches." : ["No run is stored. ", h("a", { href: "#/start" }, "Start a run")]),
       pager(context, data.cursor, data.runs.length > 0 && count(data.runs.length, "run")),

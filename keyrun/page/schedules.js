@@ -11,8 +11,8 @@ const actions = ({ schedule_id: id, paused, finished }, path = at("schedules", i
 export default listScreen({
   title: "Schedules", noun: "schedule", none: "There are no schedules.", load: pages("/schedules"), rows: (data) => data.schedules, of: "schedule_id",
   columns: [
-    ["State", (row) => badge(row.problem ? "failed" : row.finished ? "finished" : row.paused ? "paused" : "active"), "tight"], ["Schedule", (row) => [h("b", row.schedule_id), h("div.faint", row.workflow, ", ", keyLink(row.key))]], ["When", when, "wide"],
-    ["Next", (row) => (row.problem ? h("p.bad", row.problem) : h("ul.plain", row.next_times.map((each) => h("li", time(each), h("span.faint.wide", ` ${each.slice(0, 16).replace("T", " ")} UTC`))))), "fill"],
+    ["State", (row) => badge(row.problem ? "failed" : row.finished ? "finished" : row.paused ? "paused" : "active")], ["Schedule", (row) => [h("b", row.schedule_id), h("div.faint", row.workflow, ", ", keyLink(row.key))]], ["When", when, "wide"],
+    ["Next", (row) => (row.problem ? h("p.bad", row.problem) : h("ul", row.next_times.map((each) => h("li", time(each), h("span.faint.wide", ` ${each.slice(0, 16).replace("T", " ")} UTC`))))), "fill"],
     ["Last run", (row) => [runLink(row.last_run_id), row.last_state && h("div", badge(row.last_state), " ", time(row.last_at))], "wide"],
     ["Fired", (row) => [number(row.fired), row.skipped + row.missed > 0 && h("div", faint(`${row.skipped} skipped, ${row.missed} missed`))], "number wide"], ["", (row) => actions(row)],
   ],

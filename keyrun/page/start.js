@@ -1,28 +1,19 @@
 // Start a run, with a form of its workflow's input.
 
 import { formOf } from "./form.js";
-import { allowed, asJson, empty, faint, field, get, go, h, head, link, newId, post, select, toast } from "./kit.js";
+import { allowed, empty, faint, field, get, go, h, head, link, newId, post, select, toast } from "./kit.js";
 
 function build({ name, description, input_schema: schema }) {
-  const [key, run, tags, delay] = ["key", "run_id", "tags", "delay"].map((each) => h("input", { name: each, required: each === "key", autocomplete: "off" }));
+  const [key, run, tags] = ["key", "run_id", "tags"].map((id) => h("input", { name: id, required: id === "key" }));
   const priority = select("priority", ["normal", "high", "low"], "normal", () => {});
-  const form = formOf(schema ?? {}), text = h("textarea.mono", { rows: 10, name: "json", "aria-label": "Input as JSON" }), input = h("div", form.node), wrong = h("p.bad", { role: "alert" });
-  let asText = false, id = newId();
-  const change = ({ target }) => {
-    asText = !asText;
-    target.textContent = asText ? "Use the form" : "Write JSON";
-    try {
-      if (asText) text.value = JSON.stringify(form.read(), null, 2);
-    } catch { /* The form is not complete. */ }
-    input.replaceChildren(asText ? text : form.node);
-  };
+  const form = formOf(schema ?? {}), wrong = h("p.bad", { role: "alert" });
+  let id = newId();
   const send = async (event) => {
     event.preventDefault();
     wrong.textContent = "";
     try {
-      const seconds = Number(delay.value), run_id = run.value.trim();
-      if (!(seconds >= 0)) throw new Error(`Delay requires a number of seconds, got ${delay.value}`);
-      const values = { workflow: name, input: asText ? asJson(text.value) : form.read(), key: key.value, priority: priority.value, delay: seconds, nowait: true, tags: tags.value.split(",").map((each) => each.trim()).filter(Boolean) };
+      const run_id = run.value.trim();
+      const values = { workflow: name, input: form.read(), key: key.value, priority: priority.value, nowait: true, tags: tags.value.split(",").map((each) => each.trim()).filter(Boolean) };
       const found = await post("/runs", run_id ? { ...values, run_id } : values, run_id ? {} : { "idempotency-key": id });
       toast(found.newly_submitted ? "Started." : "This run existed already.");
       id = newId();
@@ -32,15 +23,14 @@ function build({ name, description, input_schema: schema }) {
     }
   };
   const optional = (label) => [label, faint(" optional")];
-  return h("form.start", { key: name, onsubmit: send }, h("p", description), field("Key", key), input, schema && h("button.quiet", { onclick: change }, "Write JSON"),
-    h("details", h("summary", "More"), field(optional("Run id"), run), field(optional("Tags, with commas"), tags), field(optional("Delay in seconds"), delay), field("Priority", priority)),
+  return h("form.start", { key: name, onsubmit: send }, h("p", description), field("Key", key), form.node,
+    h("details", h("summary", "More"), field(optional("Run id"), run), field(optional("Tags, with commas"), tags), field("Priority", priority)),
     wrong, h("p", h("button.primary", { type: "submit", ...allowed("submit") }, "Start the run")));
 }
 
 export default {
   title: "Start a run",
   every: 3_600_000,
-  // The latest version of each workflow.
   load: async ({ data, signal }) => data ?? [...new Map((await get("/workflows", {}, signal)).result.map((each) => [each.name, each])).values()],
   view({ data, query, set, local }) {
     const info = data.find((each) => each.name === query.workflow) ?? data[0];

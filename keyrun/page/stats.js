@@ -5,7 +5,7 @@ import { now } from "./time.js";
 
 const KEPT = 240;
 
-/** The latest answer of `/v1/overview`, or null, and the last ones as `[time, answer]`. */
+// The last answers of `/v1/overview`, as `[time, answer]`.
 export const stats = { latest: null, past: [], changed() {} };
 
 export const watchStatistics = (failed) => poll(async (signal) => {
@@ -26,12 +26,11 @@ export const rate = (read) => stats.past.slice(1).map(([at, after], index) => {
   return [at, at - began < 5000 && more >= 0 ? (more * 1000) / (at - began) : null];
 });
 
-/** Return the time below which a share of the commits of the last seconds took, over time. */
 export const latency = (share) => stats.past.map(([at, { commit_seconds: after }], index) => {
   const before = stats.past[Math.max(0, index - 10)][1].commit_seconds;
   const counts = after && before ? after.cumulative.map((each, i) => each - before.cumulative[i]) : [0];
   const wanted = share * counts.at(-1), i = counts.findIndex((each) => each >= wanted);
   if (!(wanted > 0)) return [at, null];
-  const [low, high] = [after.bounds[i - 1] ?? 0, after.bounds[i] ?? after.bounds.at(-1)], under = counts[i - 1] ?? 0;
-  return [at, low + ((wanted - under) / (counts[i] - under)) * (high - low)];
+  const low = after.bounds[i - 1] ?? 0, under = counts[i - 1] ?? 0;
+  return [at, low + ((wanted - under) / (counts[i] - under)) * ((after.bounds[i] ?? low) - low)];
 });

@@ -6,11 +6,9 @@ import { link } from "./router.js";
 import { count } from "./time.js";
 import { empty, faint } from "./ui.js";
 
-/** Return a table. A column is `[label, cell, kind]`: the cell is a function of the row, or the name of a field, and
- * `kind` has classes: `number`, `wide` (left out on narrow screens) and `fill` (takes the rest of the width).
- *
- * - `of`: the field that identifies a row.  - `none`: what stands there without rows.
- * - `space`: the heights of the rows that are left out before and after.  - `box`, `data`: more attributes. */
+/** Return a table. A column is `[label, cell, kind]`: the cell is a function of the row or a field, and the kind has
+ * classes, such as `wide` (left out on narrow screens). `of` is the field that identifies a row, and `space` has the
+ * heights of what is left out before and after the rows. */
 export function table(caption, rows, columns, { of, none, space = [], box, data } = {}) {
   if (!rows.length && none) return empty(none);
   const gap = (height, key) => height > 0 && h("tr", { key, "aria-hidden": "true" }, h("td.gap", { colspan: columns.length, tall: `${height}px` }));

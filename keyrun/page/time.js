@@ -1,18 +1,10 @@
-// Times and numbers as text. Times are relative to the clock of the server.
+// Times and numbers as text.
 
-let skew = 0;
-
-export function setClock(header) {
-  const found = Date.parse(header) - Date.now();
-  if (Math.abs(found - skew) > 1500) skew = Math.abs(found) > 2500 ? found : 0;
-}
-
-export const now = () => Date.now() + skew;
+export const now = Date.now;
 
 export function duration(s) {
   if (s == null || Number.isNaN(s)) return "–";
   if (s === 0) return "0 s";
-  if (s < 0.001) return `${(s * 1e6).toFixed(0)} µs`;
   if (s < 1) return `${(s * 1000).toFixed(s < 0.01 ? 1 : 0)} ms`;
   if (s < 60) return `${s < 10 ? s.toFixed(1) : Math.floor(s)} s`;
   const [size, unit, less, small] = s < 3600 ? [60, "min", 1, "s"] : s < 86400 ? [3600, "h", 60, "min"] : [86400, "d", 3600, "h"];
@@ -32,10 +24,8 @@ const NUMBER = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
 
 export const number = (value) => (value == null ? "–" : Number.isInteger(value) ? value.toLocaleString("en") : NUMBER.format(value));
 
-/** Return a noun with its number: `1 run`, `2 runs`. */
 export const count = (value, noun) => `${number(value)} ${value === 1 ? noun : `${noun}s`.replace(/([^aeiou])ys$/, "$1ies")}`;
 
-// Each second, all relative times on the page move on.
 setInterval(() => {
   if (!document.hidden) for (const each of document.querySelectorAll("time")) each.firstChild.data = relative(each.dateTime);
 }, 1000);

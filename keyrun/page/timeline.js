@@ -1,15 +1,14 @@
 // The timeline of a run: a lane for each step, attempts as bars, backoffs as gaps between them.
 
-import { badge, code, duration, empty, h, now, svg, table } from "./kit.js";
+import { badge, code, duration, empty, h, now, svg, table, words } from "./kit.js";
 
 const MOST = 200;
 const WIDTH = 1000;
 const ms = Date.parse;
-const WAITS = { timer_set: "timer", signal_wanted: "signal", approval_wanted: "approval", child_started: "child" };
+const WAITS = /^(timer_set|signal_wanted|approval_wanted|child_started)$/;
 const WAIT_ENDS = /^(timer_fired|signal_|approved|rejected|approval_|child_)/;
 const KINDS = { done: "done", failed: "failed", running: "running", wait: "waiting", gap: "waiting" };
 
-/** Return the lanes of a history: `{ step, spans, attempts, failed, report }`. The kinds of spans are those of `KINDS`. */
 function lanesOf(events, progress, end) {
   const lanes = new Map();
   const attempt = (lane, kind, from, to, text) => {
@@ -23,7 +22,7 @@ function lanesOf(events, progress, end) {
   for (const { event, step, at, began_at: began, attempt: number, delay, failure, detail } of events) {
     if (!step || event.startsWith("node_")) continue;
     const lane = of(step), last = lane.spans.at(-1), to = ms(at), from = began ? ms(began) : to;
-    if (event in WAITS) lane.spans.push({ kind: "wait", from: to, to: end, text: `waits for ${WAITS[event]} ${detail ?? ""}` });
+    if (WAITS.test(event)) lane.spans.push({ kind: "wait", from: to, to: end, text: `${words(event)} ${detail ?? ""}` });
     else if (WAIT_ENDS.test(event)) Object.assign(last ?? {}, { to, over: true });
     else if (event === "step_completed") attempt(lane, "done", from, to, `attempt ${number}`);
     // The end of a step repeats its last attempt.

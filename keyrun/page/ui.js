@@ -31,7 +31,7 @@ export const runLink = (run) => idLink("runs", run);
 export const keyLink = (key) => idLink("keys", key);
 export const headOf = (noun, text, actions) => h("div.head", h("h1", faint(noun, " "), h("code", text)), copy(text), h("div.actions", actions));
 export const time = (text) => (text ? h("time", { datetime: text, title: text }, relative(text)) : "–");
-export const copy = (text) => h("button.quiet", { "aria-label": `Copy ${shorten(text, 40)}`, onclick: () => navigator.clipboard.writeText(text).then(() => toast("Copied."), complain) }, "Copy");
+const copy = (text) => h("button.quiet", { "aria-label": `Copy ${shorten(text, 40)}`, onclick: () => navigator.clipboard.writeText(text).then(() => toast("Copied."), complain) }, "Copy");
 
 export function toast(text, bad) {
   const note = h("p.toast", { class: bad && "error" }, text), box = document.getElementById("toasts");
@@ -42,10 +42,9 @@ export function toast(text, bad) {
 
 export const complain = ({ error, message }) => toast(error ? `${error}: ${message}` : message, true);
 
-/** What to call after each action, so that the screen shows at once what changed. */
 export const after = { action() {} };
 
-/** Return the attributes of a button that is disabled, with the reason, or of one that is not. */
+// A disabled button says why.
 export const allowed = (role, why = null) => {
   const reason = denied(role);
   return { disabled: (reason ?? why) != null, title: reason ?? why, "aria-describedby": reason && `denied-${role}` };
@@ -72,7 +71,6 @@ export const action = (label, { role = "operate", why, sure, dialog = sure && { 
 
 const DONE = { pause: "Paused", resume: "Resumed", release: "Released", redrive: "Redriven", cancel: "The cancellation is stored" };
 
-/** Return a button for an operation without arguments: a POST to the path with this verb at its end. */
 export const verb = (name, path, label, more) => action(label, { run: () => call("POST", `${path}/${name}`), done: DONE[name], ...more });
 export const remove = (path, label, more) => action(label, { role: "admin", run: () => call("DELETE", path), done: "Removed", ...more });
 
@@ -81,7 +79,7 @@ export const remove = (path, label, more) => action(label, { role: "admin", run:
 export const ask = ({ title, text, fields = [], ok, danger, body, ready }) => new Promise((resolve) => {
   let values = null;
   const wrong = h("p.bad", { role: "alert" });
-  const inputs = fields.map(({ name, area, value = "", required }) => (area ? h("textarea.mono", { name, rows: 5 }, value) : h("input", { name, value, required, autocomplete: "off" })));
+  const inputs = fields.map(({ name, area, value = "", required }) => (area ? h("textarea.mono", { name, rows: 5 }, value) : h("input", { name, value, required })));
   const send = h("button", { class: danger ? "danger" : "primary", type: "submit" }, ok), back = h("button", { onclick: () => box.close() }, "Back");
   const box = h("dialog", { "aria-label": title }, h("form", {
     onsubmit(event) {
@@ -107,23 +105,20 @@ export const ask = ({ title, text, fields = [], ok, danger, body, ready }) => ne
 
 export const field = (label, input, about) => h("label.field", h("span", label), input, about && faint(about));
 
-/** Return pairs of a name and a value, without those that have none. */
 export const facts = (pairs) => h("dl.facts", pairs.filter(([, value]) => value != null && value !== false).map(([name, value]) => h("div", h("dt", name), h("dd", value))));
 
 const options = (found, value) => found.map((each) => h("option", { value: each, selected: each === value }, words(each) || "all"));
 export const select = (name, found, value, change) => h("select", { name, value, onchange: ({ target }) => change(target.value) }, options(found, value));
 
-/** Return a form of filters. A field is its name, its label, and more attributes or the values to choose from. */
-export const filters = (fields, query, set, ...more) => h("form.filters", { "aria-label": "Filter", onsubmit: (event) => event.preventDefault() }, fields.map(([name, label, props]) => {
+/** Return a form of filters. A field is its name, and more attributes or the values to choose from. */
+export const filters = (fields, query, set, ...more) => h("form.filters", { "aria-label": "Filter", onsubmit: (event) => event.preventDefault() }, fields.map(([name, props]) => {
   const value = query[name] ?? "", change = (text) => set({ [name]: text.trim() });
-  return h("label", h("span", label), Array.isArray(props) ? select(name, props, value, change) : h("input", { name, value, autocomplete: "off", onchange: ({ target }) => change(target.value), ...props }));
+  return h("label", h("span", words(name.replace("_id", ""))), Array.isArray(props) ? select(name, props, value, change) : h("input", { name, value, onchange: ({ target }) => change(target.value), ...props }));
 }), more);
 
-/** Return a row of buttons that are pressed or not. */
 export const chips = (label, names, pressed, toggle, content = (name) => name) => h("div.chips", { role: "group", "aria-label": label },
   names.map((name) => h("button.chip", { class: name, "aria-pressed": String(pressed(name)), onclick: () => toggle(name) }, content(name))));
 
-/** Return the sentence that says why a run or a key does not move, with a countdown. */
 export const explained = ({ cause, sentence, until, holder, holder_key: key }, state = "pending") => h("p.explain", { class: like(state), "data-explain": cause }, sign(state), h("span", sentence),
   until && h("b", time(until)), key ? h("a", { href: link(["keys", key]) }, "Open its key") : cause === "queued" && h("a", { href: link(["runs", holder]) }, "Open that run"));
 
@@ -140,5 +135,5 @@ export function json(value) {
 export const asJson = (text) => (text.trim() ? JSON.parse(text) : null);
 
 export const failure = (found, title = "Error") => found && h("section.failure",
-  h("h3", title, " ", code(found.error_type), " ", faint(words(found.kind))), h("p.reason", found.reason), found.left?.length > 0 && h("p", "Left undone: ", found.left.join(", ")),
+  h("h3", title, " ", code(found.error_type), " ", faint(words(found.kind))), h("p.reason", found.reason),
   found.traceback && h("details", h("summary", "Traceback"), pre(found.traceback, "Traceback")), failure(found.cause, "Caused by"));

@@ -14,7 +14,7 @@ from tests.control.world import served
 from tests.keyrun.pages import ROOT
 
 FOLDER = ROOT / "keyrun/page"
-LIMIT = 109_000
+LIMIT = 100_000
 
 
 @pytest.fixture
