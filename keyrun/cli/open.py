@@ -98,14 +98,8 @@ async def _show(
 ) -> None:
     """Serve the page until a signal arrives."""
     from keyrun.control.background import beside
-    from keyrun.control.guard import TokenGuard
-    from keyrun.control.http import HttpApi
-    from keyrun.control.listening import CannotListen, bind_tcp, serving, url_of
-    from keyrun.control.page_address import page_address
-    from keyrun.control.roles import Caller, Role
-    from keyrun.control.serving import hosts_of
-    from keyrun.control.tokens import Tokens
-    from keyrun.control.viewer import Viewer, viewing
+    from keyrun.control.listening import CannotListen
+    from keyrun.control.viewer import Viewer, shown
 
     async def say_changes(viewer: Viewer) -> None:
         while True:
@@ -117,15 +111,9 @@ async def _show(
 
     stop = trio.Event()
     stopping.call(lambda _: stop.set())
-    tokens, secret = Tokens.new(Caller(name="viewer", role=Role.ADMIN))
-    assert control.http is not None
-    host, port = control.http
-    try:
-        listeners = bind_tcp(host, port)
-    except CannotListen as error:
-        raise CommandError(str(error.strerror), FAILED if error.in_use else USAGE) from error
-    shown = viewing(
+    page = shown(
         store,
+        control,
         namespace=namespace,
         token=given,
         workflows=app.workflows,
@@ -133,18 +121,14 @@ async def _show(
         redact=app.redact,
     )
     try:
-        async with shown as viewer:
-            api = HttpApi(viewer, TokenGuard(tokens, hosts_of(control)))
-            async with serving(api, listeners), beside(partial(say_changes, viewer)):
-                address = page_address(url_of(host, listeners), secret, control.allowed_hosts)
-                how = "live" if viewer.is_live else "read-only, because no process has it open"
-                _say(f"Open {address} to see {quoted(store)} ({how}). Ctrl-C ends it.")
-                await stop.wait()
+        async with page as (viewer, address), beside(partial(say_changes, viewer)):
+            how = "live" if viewer.is_live else "read-only, because no process has it open"
+            _say(f"Open {address} to see {quoted(store)} ({how}). Ctrl-C ends it.")
+            await stop.wait()
+    except CannotListen as error:
+        raise CommandError(str(error.strerror), FAILED if error.in_use else USAGE) from error
     except PermissionError as error:
         raise CommandError(str(error), NO_STORE) from error
-    finally:
-        for each in listeners:
-            each.close()
 
 
 def _say(text: str) -> None:

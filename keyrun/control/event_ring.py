@@ -12,7 +12,7 @@ between is unknown: the subscriber receives a `missed` event without a number.
 
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import trio
@@ -46,6 +46,10 @@ _STEP = frozenset({EventKind.STEP_STARTED, EventKind.STEP_COMPLETED})
 
 SAMPLE_SECONDS = 0.25
 MOST_PER_SECOND = 10_000
+
+
+Shown = tuple[Event, bytes]
+"""An event, and its text."""
 
 
 class Sample(NamedTuple):
@@ -90,7 +94,7 @@ class EventRing:
         self.size = size
         self.epoch = secrets.token_hex(4)
         self._slots: list[Any] = [None] * size
-        """An entry is the event as the engine has it, or a list of texts once it was read."""
+        """An entry is the event as the engine has it, or a list of events once it was read."""
         self.first = 0
         """The position of the first event since the ring is attached."""
         self.end_position = 0
@@ -189,25 +193,25 @@ class EventRing:
         asked = start, run_id, kinds
         known = self._chunks.get(asked)
         if known is None:
-            texts: list[bytes] = []
+            found: list[Shown] = []
             at = start
-            while at < self.end_position and len(texts) < MOST_AT_ONCE:
+            while at < self.end_position and len(found) < MOST_AT_ONCE:
                 entry = self._slots[at % self.size]
                 if type(entry) is not list:
                     if not _may_match(entry, run_id, kinds):
                         at += 1
                         continue
                     entry = self._slots[at % self.size] = self._shown(at, entry)
-                texts += _matching(entry, run_id, kinds)
+                found += _matching(entry, run_id, kinds)
                 at += 1
-            known = self._chunks[asked] = b"".join(texts), at
+            known = self._chunks[asked] = _text_of(found), at
         return known
 
     def newest(
         self, start: int, most: int, run_id: str | None, kinds: frozenset[EventKind] | None
-    ) -> bytes:
-        """Return the newest events since a position that match, as text, at most so many. Before
-        them, the number of the others is said."""
+    ) -> tuple[list[Shown], int, int]:
+        """Return the newest events since a position that match, at most so many, with the position
+        of the first one and the number of the others."""
         matching: list[int] = []
         total = 0
         for at in range(start, self.end_position):
@@ -215,37 +219,59 @@ class EventRing:
             if count:
                 matching.append(at)
                 total += count
-        texts: list[bytes] = []
+        parts: list[list[Shown]] = []
         kept, first = 0, self.end_position
         while matching:
-            found = self._texts(matching[-1], run_id, kinds)
+            found = self._matching_at(matching[-1], run_id, kinds)
             if kept + len(found) > most and kept:
                 break
             first = matching.pop()
             kept += len(found)
-            texts.append(b"".join(found))
-        if kept < total:
-            texts.append(self.missed(first, total - kept, sampled=True))
-        return b"".join(reversed(texts))
+            parts.append(found)
+        return [each for part in reversed(parts) for each in part], first, total - kept
 
-    def _texts(
+    def recent(
+        self,
+        after: str | None,
+        run_id: str | None,
+        kinds: frozenset[EventKind] | None,
+        most: int,
+    ) -> tuple[list[Event], str, int | None]:
+        """Return the newest events that match and follow the event with an id, the id after which
+        to ask again, and the number of the others. The number is None if it is not known. Without
+        an id, return only the id after which to ask."""
+        self._attach()
+        if not self._followers:
+            self._left_at = trio.current_time()
+        cursor = f"{self.epoch}-{self.end_position - 1}"
+        if after is None:
+            return [], cursor, 0
+        found = _ID.fullmatch(after)
+        start = -1 if found is None or found[1] != self.epoch else int(found[2]) + 1
+        if not self.first <= start <= self.end_position:
+            return [], cursor, None
+        oldest = max(start, self.oldest(self.size))
+        shown, _, others = self.newest(oldest, most, run_id, kinds)
+        return [event for event, _ in shown], cursor, others + oldest - start
+
+    def _matching_at(
         self, at: int, run_id: str | None, kinds: frozenset[EventKind] | None
-    ) -> list[bytes]:
-        """Return the events of a position that match, as text."""
+    ) -> list[Shown]:
+        """Return the events of a position that match."""
         entry = self._slots[at % self.size]
         if type(entry) is not list:
             entry = self._slots[at % self.size] = self._shown(at, entry)
         return _matching(entry, run_id, kinds)
 
-    def _shown(self, at: int, entry: Any) -> list[tuple[EventKind, str | None, bytes]]:
-        """Return the events of an entry as text."""
+    def _shown(self, at: int, entry: Any) -> list[Shown]:
+        """Return the events of an entry, also as text."""
         events: tuple[Any, ...] = (entry,)
         if type(entry) is tuple:
             events = in_full(entry)
         events = tuple(each for each in events if each is not None)
         places = [f"{at}.{number}" for number in range(1, len(events))] + [str(at)]
         return [
-            (each.kind, each.run_id, event_text(f"{self.epoch}-{place}", each))
+            (each, event_text(f"{self.epoch}-{place}", each))
             for place, each in zip(places, events, strict=True)
         ]
 
@@ -256,7 +282,7 @@ class EventRing:
         entry = self._slots[at % self.size]
         if type(entry) is not list:
             entry = self._slots[at % self.size] = self._shown(at, entry)
-        return b"".join(_matching(entry[skipped:], run_id, kinds))
+        return _text_of(_matching(entry[skipped:], run_id, kinds))
 
     def missed(self, at: int, count: int | None, *, sampled: bool = False) -> bytes:
         """Return the event that marks a gap before a position."""
@@ -271,16 +297,18 @@ def event_text(event_id: str, event: Event) -> bytes:
 
 
 def _matching(
-    events: list[tuple[EventKind, str | None, bytes]],
-    run_id: str | None,
-    kinds: frozenset[EventKind] | None,
-) -> list[bytes]:
-    """Return the texts of the events that match."""
+    events: list[Shown], run_id: str | None, kinds: frozenset[EventKind] | None
+) -> list[Shown]:
+    """Return the events that match."""
     return [
-        text
-        for kind, run, text in events
-        if (kinds is None or kind in kinds) and (run_id is None or run == run_id)
+        each
+        for each in events
+        if (kinds is None or each[0].kind in kinds) and (run_id is None or each[0].run_id == run_id)
     ]
+
+
+def _text_of(events: Iterable[Shown]) -> bytes:
+    return b"".join([text for _, text in events])
 
 
 def _count(entry: Any, run_id: str | None, kinds: frozenset[EventKind] | None) -> int:
@@ -396,9 +424,10 @@ class RingFollower:
             text, self._position = ring.read(self._position, *self._filter)
             return text
         self._read_at = trio.current_time()
-        text = ring.newest(self._position, self._sample.size, *self._filter)
+        found, first, others = ring.newest(self._position, self._sample.size, *self._filter)
         self._position = ring.end_position
-        return text
+        said = ring.missed(first, others, sampled=True) if others else b""
+        return said + _text_of(found)
 
     def close(self) -> None:
         """Read no more events."""

@@ -24,6 +24,7 @@ from keyrun.control.requests import (
     NewMember,
     NewRun,
     NotSubmitted,
+    RecentEvents,
     RunEnd,
     Session,
     Submitted,
@@ -34,7 +35,7 @@ from keyrun.control.requests import (
 from keyrun.control.shapes import CODEC, NOTHING, UNSTORABLE, Misplaced, Payload
 from keyrun.runtime.definitions.annotations import declared_types
 from keyrun.runtime.errors import Backpressure, UnknownGroup, UnknownRun
-from keyrun.runtime.events.subscription import Events
+from keyrun.runtime.events.subscription import Events, check_kinds
 from keyrun.runtime.events.types import Event, EventKind, Missed
 from keyrun.runtime.groups.records import GroupStatus, Member, MemberOutcome
 from keyrun.runtime.handle import RunHandle
@@ -42,6 +43,7 @@ from keyrun.runtime.inspect.history import History, HistoryPage
 from keyrun.runtime.inspect.progress import Progress
 from keyrun.runtime.inspect.statistics import RuntimeStatistics
 from keyrun.runtime.limits import Limits
+from keyrun.runtime.records.checks import check_run_id
 from keyrun.runtime.records.operation import Write
 from keyrun.runtime.records.submission import Submission
 from keyrun.runtime.schedules.records import ScheduleStatus
@@ -59,6 +61,8 @@ EVENTS_AT_ONCE = 100
 """Events of a history that are decoded in one pass of the loop."""
 RUNS_AT_ONCE = 100
 """Runs of a batch that are admitted in one pass of the loop."""
+MOST_RECENT = 1000
+"""Events in one answer."""
 LONGEST_WAIT = 60.0
 """The longest time in seconds that one call waits for the end of a run."""
 
@@ -563,6 +567,31 @@ async def _sampled(found: Events, sample: Sample) -> AsyncIterator[Event]:
             if taken >= sample.size or not found.has_more:
                 await trio.sleep_until(began + sample.seconds)
                 taken = 0
+
+
+async def recent_events(
+    rt: PlainRuntime,
+    *,
+    after: str | None = None,
+    run_id: str | None = None,
+    kinds: list[EventKind] | None = None,
+    limit: int = 200,
+) -> RecentEvents:
+    """Return the newest events since the answer before, for callers that cannot read a stream. The
+    first call returns only a cursor.
+
+    - `after`: the cursor of the answer before. The runtime keeps the latest 10,000 events for a
+      minute after the last call.
+    - `run_id`: return only events of this run.
+    - `kinds`: return only events of these kinds.
+    - `limit`: the number of events in one answer, at most 1,000. The answer has the number of the
+      others.
+    """
+    if not 1 <= limit <= MOST_RECENT:
+        raise Misplaced(f"limit must be 1 to {MOST_RECENT:,}, got {limit}")
+    return rt.recent_events(
+        after, None if run_id is None else check_run_id(run_id), check_kinds(kinds), limit
+    )
 
 
 async def watch(rt: PlainRuntime, run_id: str, *, interval: float = 0.2) -> AsyncIterator[Progress]:

@@ -14,12 +14,13 @@ from keyrun import __version__
 from keyrun.control.event_ring import EventRing, RingFollower
 from keyrun.control.operation import Operation
 from keyrun.control.overview import Overview, OverviewReader
-from keyrun.control.requests import NewRun, Session, Submitted, SubmittedGroup
+from keyrun.control.requests import NewRun, RecentEvents, Session, Submitted, SubmittedGroup
 from keyrun.control.roles import Caller, Role, require
 from keyrun.control.shapes import WIRE, LargePayload
 from keyrun.runtime.definitions.workflow import Registry, Workflow
 from keyrun.runtime.entities.entity import EntityDefinition
 from keyrun.runtime.errors import UnknownEntity
+from keyrun.runtime.events.types import EventKind
 from keyrun.runtime.groups.handle import GroupHandle
 from keyrun.runtime.groups.members import GroupMembers
 from keyrun.runtime.handle import RunHandle
@@ -65,9 +66,19 @@ class PlainRuntime(Runtime):
         self.decode_result = statuses.decode_result
         self._members = GroupMembers(state, partition.runs, statuses)
         self._overview = OverviewReader(partition)
+        self.ring = EventRing(state.host.subscribers, state.wall)
+        """The latest events."""
 
     def value(self, stored: bytes) -> Any:
         return LargePayload.value(self.codec, stored)
+
+    def recent_events(
+        self, after: str | None, run_id: str | None, kinds: frozenset[EventKind] | None, most: int
+    ) -> RecentEvents:
+        """Return the newest events since an answer before."""
+        self._partition.state.check_open()
+        events, cursor, missed = self.ring.recent(after, run_id, kinds, most)
+        return RecentEvents(events=events, cursor=cursor, missed=missed)
 
     async def overview(self) -> Overview:
         """Return the numbers that change all the time."""
@@ -238,7 +249,6 @@ class Owner:
         self.redaction = state.redaction
         self._tuning = runtime._partition.tuning
         self.namespace = state.ledger.prefix[:-1].decode()
-        self._events = EventRing(state.host.subscribers, state.wall)
 
     async def perform(
         self,
@@ -289,7 +299,7 @@ class Owner:
         of the last event that the caller has received."""
         require(caller, Role.READ, "events")
         self._state.check_open()
-        return self._events.follow(arguments, last_id)
+        return self.runtime.ring.follow(arguments, last_id)
 
     async def session(self, caller: Caller) -> Session:
         """Return what a caller may do here."""

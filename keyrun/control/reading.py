@@ -10,6 +10,7 @@ import trio
 from keyrun.control.operation import Operation
 from keyrun.control.overview import Overview, stored_overview
 from keyrun.control.owner import PlainStatuses
+from keyrun.control.requests import RecentEvents
 from keyrun.control.roles import Caller, require
 from keyrun.control.shapes import LargePayload
 from keyrun.runtime.definitions.workflow import Registry, Workflow
@@ -44,6 +45,10 @@ class PlainReader(Reader):
     async def overview(self) -> Overview:
         """Return what the store knows of the overview."""
         return await stored_overview(self._ledger)
+
+    def recent_events(self, *_: Any) -> RecentEvents:
+        """Return no events: no process makes any."""
+        return RecentEvents(events=[], cursor="", missed=None)
 
     async def find_submission(self, run_id: str) -> str:
         """Return what `wait_for_end` takes."""

@@ -7,6 +7,7 @@ import attrs
 
 from keyrun.control.roles import Role
 from keyrun.control.shapes import CODEC, NOTHING, Misplaced, Payload
+from keyrun.runtime.events.types import Event
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.records.submission import Quarantine, StatusRecord, Submission
 from keyrun.runtime.values import (
@@ -281,6 +282,19 @@ class WholeHistory:
     runtime."""
     export: str | None
     """The records of the run as text. None if the run is unknown or a record is damaged."""
+
+
+@attrs.frozen(kw_only=True)
+class RecentEvents:
+    """Hold the events since the answer before."""
+
+    events: list[Event]
+    """The newest events that match, the oldest of them first."""
+    cursor: str
+    """Pass it as `after` to get the events that follow."""
+    missed: int | None
+    """The number of events that are not in the answer because there were too many. None if the
+    number is not known, for example because the process was started again."""
 
 
 @attrs.frozen(kw_only=True)

@@ -328,6 +328,7 @@ _ENTRIES = (
     _entry("GET /outbox", READ, Runtime.outbox),
     _entry("DELETE /outbox", ADMIN, Runtime.discard_outcomes),
     _entry("GET /events", READ, operations.events, streams=True),
+    _entry("GET /recent-events", READ, operations.recent_events),
     _entry("GET /statistics", READ, operations.statistics),
     _entry("GET /overview", READ, operations.overview),
     _entry("GET /counts", READ, Runtime.counts),

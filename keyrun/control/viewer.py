@@ -9,17 +9,25 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+import attrs
 import trio
 
 from keyrun.control.background import beside
 from keyrun.control.event_ring import RETRY, Follower
 from keyrun.control.forwarding import Forwarder
+from keyrun.control.guard import TokenGuard
+from keyrun.control.http import HttpApi
+from keyrun.control.listening import bind_tcp, serving, url_of
 from keyrun.control.operation import Operation
+from keyrun.control.options import Control
 from keyrun.control.owner import session_of
+from keyrun.control.page_address import page_address
 from keyrun.control.reading import StoredRuns, stored_runs
 from keyrun.control.requests import Session
 from keyrun.control.roles import ITSELF, Caller, Role, require
+from keyrun.control.serving import hosts_of
 from keyrun.control.target import Target
+from keyrun.control.tokens import Tokens
 from keyrun.control.transport import Transport
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.errors import NoOwner
@@ -110,7 +118,9 @@ class Viewer:
         open, or why nothing can be changed."""
         if self.is_live:
             try:
-                return await self._forwarder.session()
+                there = await self._forwarder.session()
+                lower = caller.role if there.role.may(caller.role) else there.role
+                return attrs.evolve(there, role=lower)
             except NoOwner:
                 if self._stored is None:
                     raise
@@ -175,3 +185,33 @@ async def viewing(
                 while transport.connection is None and transport.refused is None:
                     await transport.changed()
         yield viewer
+
+
+@asynccontextmanager
+async def shown(
+    address: Path | str,
+    control: Control,
+    *,
+    namespace: str = "default",
+    token: str | None = None,
+    role: Role = Role.ADMIN,
+    workflows: Iterable[Workflow[Any, Any]] = (),
+    transform: Transform | None = None,
+) -> AsyncIterator[tuple[Viewer, str]]:
+    """Serve the page of a viewer while the block runs. Yield the viewer, and the address of the
+    page with a token that ends with the block. `role` limits what the page may do. Raises
+    `CannotListen`."""
+    assert control.http is not None
+    host, port = control.http
+    tokens, secret = Tokens.new(Caller(name="viewer", role=role))
+    listeners = bind_tcp(host, port)
+    try:
+        async with viewing(
+            address, namespace=namespace, token=token, workflows=workflows, transform=transform
+        ) as viewer:
+            async with serving(HttpApi(viewer, TokenGuard(tokens, hosts_of(control))), listeners):
+                url = url_of(host, listeners)
+                yield viewer, page_address(url, secret, control.allowed_hosts)
+    finally:
+        for each in listeners:
+            each.close()

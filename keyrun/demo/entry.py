@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from random import SystemRandom
 from textwrap import fill
@@ -17,6 +18,7 @@ from rich.console import Console
 
 from keyrun.demo import orders
 from keyrun.demo.display import WIDTH, DemoDisplay
+from keyrun.demo.page import DemoPage, has_page
 from keyrun.stress import acting
 from keyrun.stress.campaign import CHILD, Assignment, Broken, Campaign, Terminated, stoppable
 from keyrun.stress.checking import Checking, SteadyConsole
@@ -69,6 +71,7 @@ def campaign_of(folder: Path, begun: Begun, kill_every: float) -> Campaign:
         backlog=1,
         slots=begun.keys,
         child=CHILD,
+        control=has_page(),
     )
     return Campaign(assignment, CampaignRecord(planner, begun.keys))
 
@@ -117,8 +120,8 @@ def command(
     """Watch an order service at work, and break it.
 
     Hundreds of customers place orders of six steps each, with failures, retries, timeouts and
-    delays. Stop the service with Ctrl-C, or kill it with kill -9 or --kill-every. The same command
-    resumes it.
+    delays. The command prints the address of a page that shows them. Stop the service with Ctrl-C,
+    or kill it with kill -9 or --kill-every. The same command resumes it.
 
     In the end the command checks the store, and compares it with a file that the steps wrote while
     they ran: the orders of each customer ran in order, no order was lost, and no finished step ran
@@ -210,8 +213,8 @@ def _work(console: Console, campaign: Campaign, folder: Path) -> Verdict:
     try:
         with stoppable():
             try:
-                with DemoDisplay(console) as display:
-                    campaign.run(display.show)
+                with DemoPage(folder / "store") as page, DemoDisplay(console) as display:
+                    campaign.run(_showing(console, display, page))
             except Broken as error:
                 broken = error
             ended = "All orders are finished." if broken is None else "The service failed."
@@ -221,6 +224,21 @@ def _work(console: Console, campaign: Campaign, folder: Path) -> Verdict:
     except KeyboardInterrupt as interrupt:
         say(console, _stopped(campaign, folder, interrupt))
         sys.exit(130)
+
+
+def _showing(console: Console, display: DemoDisplay, page: DemoPage) -> Callable[[Campaign], None]:
+    """Return what shows the progress, and once the address of the page."""
+    said = False
+
+    def show(campaign: Campaign) -> None:
+        nonlocal said
+        if page.address is not None and not said:
+            said = True
+            say(console, "Open this address to see the customers and their orders:")
+            say(console, page.address)
+        display.show(campaign)
+
+    return show
 
 
 def _stopped(campaign: Campaign, folder: Path, interrupt: KeyboardInterrupt) -> str:

@@ -52,6 +52,8 @@ class Assignment:
     committers: float = 0.0
     """The share of kills that hit only the committer process, if there is one."""
     most_kills: float = float("inf")
+    control: bool = False
+    """Whether the child serves its control plane."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -198,6 +200,7 @@ class Campaign:
             begun=record.begun,
             cancels=record.cancels,
             paused=record.paused,
+            control=assignment.control,
         )
         with (assignment.folder / "child.err").open("ab") as errors:
             # In a session of its own, so that Ctrl-C is for this process to answer.

@@ -64,6 +64,7 @@ class Setup:
     backlog: int = 4
     slots: int
     committer: str = "inline"
+    control: bool = False
     begun: list[int]
     cancels: list[int]
     paused: list[PlannedPause]
@@ -122,6 +123,7 @@ class Child:
             backpressure_timeout=3600.0,
             limits=Limits(max_interruptions=NEVER),
             on_terminal=self._hook,
+            control=setup.control,
         ) as runtime:
             self._log.write(Mark.READY)
             async with trio.open_nursery() as ticking:

@@ -132,6 +132,12 @@ class World:
     rt: Runtime
     it: Any
     found: list[Any] = attrs.field(factory=list)
+    owner: Owner = attrs.field(init=False)
+    """Performs operations on the runtime."""
+
+    @owner.default
+    def _make_owner(self) -> Owner:
+        return Owner(self.rt)
 
     async def note(self, answer: Awaitable[Any]) -> Any:
         """Note an answer, or the error that was raised instead."""
@@ -151,7 +157,7 @@ class World:
     async def _operate(self, name: str, arguments: dict[str, Any]) -> Any:
         if isinstance(self.it, RemoteRuntime):
             return await self.it._perform(CALLS[name], arguments)
-        operation, owner = CALLS[name], Owner(self.rt)
+        operation, owner = CALLS[name], self.owner
         if operation.streams:
             return [each async for each in await owner.stream(operation, arguments, ITSELF)]
         return await owner.perform(operation, arguments, ITSELF)
@@ -668,6 +674,16 @@ async def _(w: World) -> None:
     await w.operate("about")
     for found in (w.it.statistics(), await w._operate("statistics", {})):
         w.found.append(attrs.evolve(found, loop=None, commits=None))
+
+
+@scenario("recent_events")
+async def _(w: World) -> None:
+    cursor = (await w._operate("recent_events", {})).cursor
+    await w.furnish()
+    await trio.sleep(10)
+    found = await w._operate("recent_events", {"after": cursor})
+    about = [(type(each), each.kind, each.run_id, each.key) for each in found.events]
+    w.found.append((about, found.missed))
 
 
 @scenario("overview", "dead_letter_errors")

@@ -160,7 +160,7 @@ async def test_a_subscriber_that_resumes_has_its_old_id_until_it_has_the_events_
 )
 async def test_an_id_that_is_unknown_marks_a_gap(last_id: str, autojump_clock: Any) -> None:
     async with served() as client:
-        epoch = client.api._performer._events.epoch
+        epoch = client.api._performer.runtime.ring.epoch
         headers = [("last-event-id", last_id.replace("{epoch}", epoch))]
         async with client.stream("/v1/events", headers=headers) as stream:
             (event,) = events_of(await stream.until(b"event: missed"))
@@ -190,7 +190,7 @@ async def test_a_subscriber_that_does_not_read_misses_events_and_is_told(
     autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with served() as client:
-        ring = client.api._performer._events
+        ring = client.api._performer.runtime.ring
         ring.size = 10
         ring._slots = [None] * 10
         async with client.stream("/v1/events") as stream:
@@ -274,11 +274,11 @@ def published(number: int) -> Any:
     """Return an event of a busy runtime: the two of a step in one, or a run that failed."""
     about = (f"r{number}", "k", "greet")
     if number % 2_500 == 0:
-        return RunEvent(EventKind.RUN_FAILED, 0.0, *about)
+        return RunEvent(EventKind.RUN_FAILED, 1.0, *about)
     return (
         (1.0, 2.0, about, "shout", 1)
         if number % 2
-        else RunEvent(EventKind.RUN_STARTED, 0.0, *about)
+        else RunEvent(EventKind.RUN_STARTED, 1.0, *about)
     )
 
 
@@ -444,3 +444,58 @@ async def test_the_ends_of_a_group_are_streamed_also_if_the_first_comes_late(
             ("slower", 5),
         ]
         assert text.count(b":\n\n:\n\n") >= 5
+
+
+async def test_events_are_read_without_a_stream(autojump_clock: Any) -> None:
+    async with served() as client:
+        first = await client.good("GET", "/v1/recent-events")
+        assert (first["events"], first["missed"]) == ([], 0)
+        await run(client, "a")
+        cursor = first["cursor"]
+        found = await client.good("GET", f"/v1/recent-events?after={cursor}")
+        kinds = ["run_submitted", "run_started", "step_started", "step_completed", "run_succeeded"]
+        assert [each["kind"] for each in found["events"]] == kinds
+        assert found["missed"] == 0
+        again = await client.good("GET", f"/v1/recent-events?after={found['cursor']}")
+        assert (again["events"], again["missed"]) == ([], 0)
+        few = await client.good("GET", f"/v1/recent-events?after={cursor}&limit=2")
+        assert [each["kind"] for each in few["events"]] == ["run_succeeded"]
+        assert few["missed"] == 4
+        await run(client, "b")
+        target = f"/v1/recent-events?after={cursor}&run_id=b&kinds=run_started"
+        (one,) = (await client.good("GET", target))["events"]
+        assert (one["run_id"], one["kind"]) == ("b", "run_started")
+        for unknown in ("x", "00000000-3", "99999999999999999999-1"):
+            lost = await client.good("GET", f"/v1/recent-events?after={unknown}")
+            assert (lost["events"], lost["missed"]) == ([], None)
+        assert (await client.call("GET", "/v1/recent-events?limit=0")).status == 422
+        assert (await client.call("GET", "/v1/recent-events?kinds=nothing")).status == 422
+
+
+async def test_the_engine_builds_no_events_when_nobody_asks_any_more(autojump_clock: Any) -> None:
+    async with served() as client:
+        subscribers = client.rt._partition.state.host.subscribers
+        cursor = (await client.good("GET", "/v1/recent-events"))["cursor"]
+        await trio.sleep(event_ring.LINGER - 1)
+        await run(client, "a")
+        found = await client.good("GET", f"/v1/recent-events?after={cursor}")
+        assert len(found["events"]) == 5
+        await trio.sleep(event_ring.LINGER + 1)
+        await run(client, "b")
+        await trio.testing.wait_all_tasks_blocked()
+        assert not subscribers._wanted
+        lost = await client.good("GET", f"/v1/recent-events?after={found['cursor']}")
+        assert lost["missed"] is None
+
+
+async def test_a_busy_runtime_says_how_many_events_were_not_sent(autojump_clock: Any) -> None:
+    async with served() as client:
+        cursor = (await client.good("GET", "/v1/recent-events"))["cursor"]
+        count = await busy(client, 1)
+        found = await client.good("GET", f"/v1/recent-events?after={cursor}")
+        assert len(found["events"]) in (199, 200)
+        assert len(found["events"]) + found["missed"] == count
+        assert found["events"][-1]["run_id"] == "r4999"
+        await busy(client, 10)
+        late = await client.good("GET", f"/v1/recent-events?after={found['cursor']}")
+        assert late["missed"] >= 50_000

@@ -64,6 +64,7 @@ NEEDED = """
     find_groups group find_schedules pause_schedule resume_schedule delete_schedule
     entities progress events statistics execution_graph workflows key_view find_approvals
     family policies bulk explain explain_key overview dead_letter_errors
+    recent_events
 """
 
 

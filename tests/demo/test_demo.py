@@ -1,6 +1,7 @@
 """The demo: it is killed, resumes, and checks its guarantees. A broken guarantee fails it."""
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -14,6 +15,9 @@ from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 from random import Random
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 import trio
@@ -102,9 +106,44 @@ def test_the_demo_kills_its_own_service_and_logs_plain_lines_of_60_columns(
     opening, _, lines = done.stdout.partition("\n\n")
     assert "keyrun/demo/orders.py\n" in opening
     assert opening.endswith("The same command resumes it.")
-    assert max(map(len, lines.splitlines())) <= 60
+    assert max(len(line) for line in lines.splitlines() if "http" not in line) <= 60
     assert "\x1b" not in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_its_page_shows_the_customers_and_orders_through_kills_and_changes_none(
+    tmp_path: Path,
+) -> None:
+    command = [*PYTHON, *SMALL, "--seconds=600", "--kill-every=1", f"--store={tmp_path / 'orders'}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        address = next(line for line in demo.stdout if line.startswith("http")).strip()
+        base, token = address.split("/#token=")
+        kills = 0
+        states = set()
+        while kills < 2:
+            line = next(demo.stdout)
+            found = re.search(r"(\d+) kills", line)
+            kills = max(kills, int(found[1]) if found else 0)
+            answer = asked(base, token, "/v1/runs?limit=5&newest_first=true")
+            assert {run["workflow"] for run in answer["runs"]} <= {"order"}
+            states |= {run["key"].partition("-")[0] for run in answer["runs"]}
+            assert asked(base, token, "/v1/session")["role"] in ("read", "admin")
+        assert states == {"customer"}
+        refused = asked(base, token, f"/v1/runs/{answer['runs'][0]['run_id']}/cancel", "POST")
+        assert refused["status"] in (403, 421)
+        demo.send_signal(signal.SIGINT)
+        assert demo.wait(60) == 130
+
+
+def asked(base: str, token: str, path: str, method: str = "GET") -> Any:
+    """Return what the page of the demo would get."""
+    request = Request(base + path, headers={"Authorization": f"Bearer {token}"}, method=method)
+    try:
+        with urlopen(request, timeout=30) as answer:
+            return json.loads(answer.read())
+    except HTTPError as error:
+        return json.loads(error.read())
 
 
 async def left_in_good_order(store: Path) -> bool:
