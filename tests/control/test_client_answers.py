@@ -681,8 +681,9 @@ async def _(w: World) -> None:
     cursor = (await w._operate("recent_events", {})).cursor
     await w.furnish()
     await trio.sleep(10)
-    found = await w._operate("recent_events", {"after": cursor})
+    found = await w._operate("recent_events", {"after": cursor, "run_id": "bad"})
     about = [(type(each), each.kind, each.run_id, each.key) for each in found.events]
+    assert len(about) > 5
     w.found.append((about, found.missed))
 
 
