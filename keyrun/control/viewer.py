@@ -197,6 +197,7 @@ async def shown(
     role: Role = Role.ADMIN,
     workflows: Iterable[Workflow[Any, Any]] = (),
     transform: Transform | None = None,
+    redact: Redact | None = None,
 ) -> AsyncIterator[tuple[Viewer, str]]:
     """Serve the page of a viewer while the block runs. Yield the viewer, and the address of the
     page with a token that ends with the block. `role` limits what the page may do. Raises
@@ -207,7 +208,12 @@ async def shown(
     listeners = bind_tcp(host, port)
     try:
         async with viewing(
-            address, namespace=namespace, token=token, workflows=workflows, transform=transform
+            address,
+            namespace=namespace,
+            token=token,
+            workflows=workflows,
+            transform=transform,
+            redact=redact,
         ) as viewer:
             async with serving(HttpApi(viewer, TokenGuard(tokens, hosts_of(control))), listeners):
                 url = url_of(host, listeners)
