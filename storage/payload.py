@@ -138,7 +138,8 @@ class PayloadCodec:
         Raises `PayloadError` if the bytes are damaged, and `PayloadMismatch` if the value does not
         fit the type that is declared now.
         """
-        data = self.unwrap(data)
+        if self._transform is not None:
+            data = _unwrap(self._transform, data)
         if data == NOTHING and (declared is Any or declared is _NONE):
             return None
         if len(data) > self._max_size:

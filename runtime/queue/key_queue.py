@@ -474,12 +474,14 @@ class KeyQueue:
         """Record that one run or call fewer waits to be started: `pending`, or another one that
         was removed."""
         self._queues.backlog.leave(self, pending)
-        self.entered()
+        if self.entering:
+            self.entered()
 
     def actor_left(self) -> None:
         """Record that the actor does not look at the queue any more."""
         self.awake = False
-        self.entered()
+        if self.entering:
+            self.entered()
         if self.evicted_head is not None:
             self.release_memory()
         if self.partition.draining and self.head is not None:

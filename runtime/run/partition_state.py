@@ -223,7 +223,8 @@ class PartitionState:
     def check_caller(self) -> None:
         """Raise an error if the runtime was closed, or if this is no task of the loop that it runs
         on."""
-        self.check_open()
+        if self.closed:
+            self.check_open()
         if not on_trio(self.host.thread):
             raise wrong_caller("on Trio")
 

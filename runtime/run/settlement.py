@@ -63,7 +63,8 @@ def settle(
     if notify_parent is not None:
         notify_parent()
     group.hasten()
-    run.begin()
+    if run.pending:
+        run.begin()
 
 
 _ENDING = (

@@ -48,7 +48,8 @@ async def start_inline(
     """Start the first attempt of a step inline. Return the value, which is staged, if the function
     returned without suspending, and a `Started` in every other case. `mark` is the fingerprint of
     the arguments, and `passed` the pass of a guarded step."""
-    run.begin()
+    if run.pending:
+        run.begin()
     done: Raised | Returned
     suspension, tracer = run.partition.suspension, run.partition.tracer
     span = None if tracer is None else tracer.attempt(run, current)
