@@ -462,9 +462,9 @@ def _counted(runs: int) -> str:
 async def _begin(partition: Partition, on_unregistered: OnUnregistered) -> None:
     ledger = partition.state.ledger
     await partition.state.read_counter()
-    await partition.state.begin_epoch()
     await partition.state.counts.recover()
     await _check_registered(partition, on_unregistered)
+    await partition.state.begin_epoch()
     _warn_of_changes(partition)
     mark = ledger.name("open")
     partition.state.unclean = await partition.state.store.get("counter", mark) is not None
