@@ -1,6 +1,5 @@
 // Elements: builds them, and changes a tree in place. Texts are text nodes, never markup.
 
-const LIVE = ["value", "checked", "selected"];
 const isProps = (value) => value?.constructor === Object;
 
 function make(node, classes, [props, ...children]) {
@@ -12,7 +11,7 @@ function make(node, classes, [props, ...children]) {
     else if (name === "tall") node.style.height = value;
     else {
       node.setAttribute(name, value === true ? "" : value);
-      if (LIVE.includes(name)) node[name] = value;
+      if (name === "value") node.value = node._given = String(value);
     }
   }
   if (classes.length) node.setAttribute("class", [...classes, node.getAttribute("class") ?? ""].join(" ").trim());
@@ -50,7 +49,7 @@ function change(old, fresh) {
   const typed = /^(INPUT|SELECT|TEXTAREA)$/.test(old.nodeName), given = fresh.getAttribute("value");
   if (!typed || old.nodeName === "SELECT") patch(old, [...fresh.childNodes]);
   // What a person types stays until the screen has another value.
-  if (typed && old._given !== given && document.activeElement !== old) {
+  if (typed && (old._given ?? null) !== given) {
     old.value = fresh.value;
     old._given = given;
   }

@@ -48,7 +48,7 @@ export function journalTab({ data: { run }, local, query, id, redraw }) {
       of: "index", space: [first * HEIGHT, left * HEIGHT],
       box: { class: "journal", onscroll: ({ currentTarget: { scrollTop } }) => { if (Math.abs(scrollTop - (local.top ?? 0)) >= HEIGHT * 4) { local.top = scrollTop; redraw(); } } },
     }),
-    chosen && h("section.card", { "aria-label": "Entry" }, h("h3", words(chosen.event), " ", code(chosen.step)),
+    chosen && h("section.card", { "aria-label": "Entry" }, h("h2", words(chosen.event), " ", code(chosen.step)),
       h("p", time(chosen.at), " ", faint(chosen.at, chosen.began_at && `, took ${duration(between(chosen.began_at, chosen.at))}`, chosen.delay != null && `, delay ${duration(chosen.delay)}`, chosen.who && `, by ${chosen.who}`)),
       chosen.detail && h("p.reason", chosen.detail), failure(chosen.failure), chosen.value != null && json(chosen.value)),
   ];

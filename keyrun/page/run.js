@@ -19,7 +19,7 @@ export default {
     const live = !ENDED.includes(run.state), waits = /approval/.test(run.waiting_on);
     const [why, progress, graph, family, input, gates] = await Promise.all([
       live && ask("explain"), live && tab === "timeline" && ask("progress"), tab === "graph" && ask("graph"), tab === "family" && ask("family", { limit: 100 }),
-      tab === "data" && (data?.input ?? ask("input").catch(({ message }) => ({ message }))), waits && get("/approvals", { key: run.key, limit: 200 }, signal),
+      tab === "data" && (data?.input || ask("input").catch(({ message }) => ({ message }))), waits && get("/approvals", { key: run.key, limit: 200 }, signal),
     ]);
     if (/timeline|journal/.test(tab)) local.loading ??= history(path, run, local, signal, redraw).catch(() => {}).finally(() => { local.loading = null; });
     return { run, live, why, progress, graph, family, input, gates: (gates?.approvals ?? []).filter((each) => each.run_id === id) };

@@ -125,7 +125,7 @@ export const explained = ({ cause, sentence, until, holder, holder_key: key }, s
 export const empty = (...children) => h("p.empty", children);
 
 const LONG = 20_000;
-const pre = (text, label) => h("pre", { tabindex: 0, role: "region", "aria-label": label }, text);
+const pre = (text, label) => h("pre", { tabindex: 0, role: "group", "aria-label": label }, text);
 
 export function json(value) {
   const text = JSON.stringify(value, null, 2);
@@ -135,5 +135,5 @@ export function json(value) {
 export const asJson = (text) => (text.trim() ? JSON.parse(text) : null);
 
 export const failure = (found, title = "Error") => found && h("section.failure",
-  h("h3", title, " ", code(found.error_type), " ", faint(words(found.kind))), h("p.reason", found.reason),
+  h("h2", title, " ", code(found.error_type), " ", faint(words(found.kind))), h("p.reason", found.reason),
   found.traceback && h("details", h("summary", "Traceback"), pre(found.traceback, "Traceback")), failure(found.cause, "Caused by"));
