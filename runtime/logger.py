@@ -27,4 +27,18 @@ class _SafeLogger(logging.LoggerAdapter[logging.Logger]):
         return msg, kwargs
 
 
+class _Fields(logging.Filter):
+    """Set the fields of a record that has none, to None."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        for name in FIELDS:
+            if not hasattr(record, name):
+                setattr(record, name, None)
+        return True
+
+
+# Layers below, which know no runs. A filter of a logger sees the records of this logger only.
+for each in ("keyrun.storage", "keyrun.actors"):
+    logging.getLogger(each).addFilter(_Fields())
+
 logger = _SafeLogger(logging.getLogger("keyrun.runtime"), {})

@@ -161,6 +161,7 @@ class Metrics:
                 label,
                 value,
                 OTHER,
+                extra={"event": "names_limited"},
             )
         return OTHER
 

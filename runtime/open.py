@@ -658,6 +658,7 @@ async def _wait_for_user_code(partition: Partition) -> None:
             logger.error(
                 "the drain did not finish every run within %g s; the other runs are cancelled",
                 CUT_OFF,
+                extra={"event": "drain_cut_off"},
             )
             return
         _report(running)
@@ -702,7 +703,9 @@ def _workflow_code(partition: Partition) -> list[str]:
 
 def _report(running: list[str]) -> None:
     logger.warning(
-        "the runtime is closing and waits for code that cannot be stopped: %s", _named(running)
+        "the runtime is closing and waits for code that cannot be stopped: %s",
+        _named(running),
+        extra={"event": "drain_waits"},
     )
 
 

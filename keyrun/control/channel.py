@@ -101,7 +101,12 @@ class Channel:
                 await self._receive(tasks, receive)
                 tasks.cancel_scope.cancel()
         except* BrokenFrame as error:
-            logger.warning("a client of %s sent %s", self.caller.name, error.exceptions[0])
+            logger.warning(
+                "a client of %s sent %s",
+                self.caller.name,
+                error.exceptions[0],
+                extra={"event": "client_failed"},
+            )
         except* OSError:
             # The client is gone: its other calls were cancelled.
             pass

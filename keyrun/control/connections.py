@@ -265,7 +265,7 @@ class Connections:
         try:
             await _Server(ASGIWrapper(app), self._config, self._context, state, limited).run()
         except* Exception:
-            logger.exception("a connection failed")
+            logger.exception("a connection failed", extra={"event": "connection_failed"})
         finally:
             self._open.discard(connection)
             self._waiting.pop(connection, None)
@@ -285,7 +285,7 @@ class Connections:
         now = trio.current_time()
         if now >= self._say_at:
             self._say_at = now + SAY_EVERY
-            logger.warning(text, about)
+            logger.warning(text, about, extra={"event": "connection_refused"})
 
     def cut_off(self) -> None:
         """Break all connections."""

@@ -128,7 +128,13 @@ class HttpApi:
             answer = await self._answer(scope, receive, tracked)
         except (Refused, NotAllowed) as error:
             if kind:
-                logger.warning("ended %s %s: %s", scope["method"], brief(scope["path"]), error)
+                logger.warning(
+                    "ended %s %s: %s",
+                    scope["method"],
+                    brief(scope["path"]),
+                    error,
+                    extra={"event": "request_ended"},
+                )
                 if not sending:
                     await send({"type": "http.response.body", "body": _last_part(kind, error)})
                 return
@@ -306,7 +312,7 @@ class HttpApi:
         return status, headers, dump(problem(error))
 
     def _log(self, message: str, error: Exception) -> None:
-        log_error(message, error, self._performer.redaction)
+        log_error(message, error, self._performer.redaction, extra={"event": "request_failed"})
 
     def _trouble(self) -> str | None:
         words = (each() for each in (self._performer.trouble, *self._conditions))

@@ -88,7 +88,11 @@ class Membership:
                     raise self._unreachable(why, waited)
                 if why is not None and waited >= SAY_AFTER and not has_said:
                     has_said = True
-                    logger.warning("waiting for an owner: %s", self._advice(why))
+                    logger.warning(
+                        "waiting for an owner: %s",
+                        self._advice(why),
+                        extra={"event": "owner_awaited"},
+                    )
                 with trio.move_on_after(delay):
                     await self._free()
                 delay = min(2 * delay, self._place.retry_most)
@@ -114,7 +118,7 @@ class Membership:
         try:
             async with self._place.open(companion=self._serve) as engine:
                 is_open = True
-                logger.info("this process owns %s", self._place)
+                logger.info("this process owns %s", self._place, extra={"event": "store_owned"})
                 self._shared.own(engine)
                 self._started()
                 task_status.started(None)
@@ -127,7 +131,12 @@ class Membership:
                         self._disowned.set()
         except StoreError as error:
             if is_open and isinstance(error, StoreLost) and not self._place.lasts:
-                logger.warning("this process has lost %s: %s", self._place, error)
+                logger.warning(
+                    "this process has lost %s: %s",
+                    self._place,
+                    error,
+                    extra={"event": "store_lost"},
+                )
             elif is_open or not self._place.may_pass(error):
                 raise
             else:
@@ -167,7 +176,11 @@ class Membership:
             nonlocal was_connected
             await self._reached()
             was_connected, patience.deadline = True, inf
-            logger.info("this process is a client of the owner of %s", self._place)
+            logger.info(
+                "this process is a client of the owner of %s",
+                self._place,
+                extra={"event": "store_joined"},
+            )
             self._started()
 
         async def end_when_free() -> None:

@@ -56,7 +56,13 @@ class NotAllowed(PermissionError):
 def require(caller: Caller, needed: Role, operation: str) -> None:
     """Raise `NotAllowed` unless a caller may perform an operation."""
     if not caller.role.may(needed):
-        logger.warning("refused %s to %r: it has the role %s", operation, caller.name, caller.role)
+        logger.warning(
+            "refused %s to %r: it has the role %s",
+            operation,
+            caller.name,
+            caller.role,
+            extra={"event": "operation_refused"},
+        )
         raise NotAllowed(
             f"{operation} requires the role {needed}, and {caller.name} has the role "
             f"{caller.role}; use a token with that role"

@@ -68,7 +68,11 @@ async def _serve_socket(
                 task_status.started()
             while inode_of(path) == mine:  # noqa: ASYNC110 (files do not report)
                 await trio.sleep(CHECK_EVERY)
-            logger.warning("the socket %s was removed, and is made again", path)
+            logger.warning(
+                "the socket %s was removed, and is made again",
+                path,
+                extra={"event": "socket_removed"},
+            )
 
 
 def hosts_of(options: Control) -> tuple[str, ...]:

@@ -375,7 +375,7 @@ class Transport:
         except Disconnected as error:
             if self.trouble != str(error):
                 self.trouble = str(error)
-                logger.debug("%s: %s", self.target, error)
+                logger.debug("%s: %s", self.target, error, extra={"event": "connection_lost"})
 
     async def use(self, connection: Calls) -> None:
         """Send calls over a connection until it breaks."""
@@ -491,7 +491,11 @@ class Transport:
             try:
                 return await self.call_once(connection, operation, written, operation_id)
             except Disconnected:
-                logger.debug("calling %s again: the connection broke", operation.name)
+                logger.debug(
+                    "calling %s again: the connection broke",
+                    operation.name,
+                    extra={"event": "call_repeated"},
+                )
 
     async def call_once(
         self,

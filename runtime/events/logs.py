@@ -95,7 +95,7 @@ def log_error(
     redaction: Redaction,
     *,
     level: int = logging.ERROR,
-    extra: dict[str, Any] | None = None,
+    extra: dict[str, Any],
 ) -> None:
     """Log a message with what may be shown of an exception and its traceback."""
     exc_info = None if error is None else logged(error)

@@ -222,7 +222,12 @@ class Groups:
                     # Another operation was faster.
                     continue
                 except DAMAGE as error:
-                    logger.error("the group %s continues without a member: %s", group_id, error)
+                    logger.error(
+                        "the group %s continues without a member: %s",
+                        group_id,
+                        error,
+                        extra={"event": "group_damaged"},
+                    )
         if staged:
             self._partition.applied(Write.SUBMIT_GROUP, handle)
             await self._partition.store.durable()
@@ -258,7 +263,12 @@ class Groups:
         try:
             fields = await partition.ledger.get("members", key)
         except DAMAGE as error:
-            logger.error("the end of a member of the group %s is lost: %s", group_id, error)
+            logger.error(
+                "the end of a member of the group %s is lost: %s",
+                group_id,
+                error,
+                extra={"event": "group_damaged"},
+            )
             return lambda group: group.delete("members", key)
         if fields is None:
             return None

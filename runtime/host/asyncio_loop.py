@@ -89,7 +89,8 @@ class AsyncioLoop:
     def _log(self, loop: Any, context: dict[str, Any]) -> None:
         """Log an exception of a callback. It must not end the loop that all steps share."""
         error = context.get("exception")
-        log_error(f"asyncio: {context.get('message')}", error, self._redaction)
+        extra = {"event": "asyncio_failed"}
+        log_error(f"asyncio: {context.get('message')}", error, self._redaction, extra=extra)
 
     def _guard(self, loop: Any) -> None:
         """Let the loop survive `sys.exit()` and `KeyboardInterrupt` in a task or a callback. Both

@@ -64,7 +64,11 @@ class DamagedRuns:
                     group = self._partition.store.open_group()
                     group.delete("queue", error.key)
                     self._queues.of(key).started()
-                    logger.error("a queue record is damaged, and its run is unknown: %s", error)
+                    logger.error(
+                        "a queue record is damaged, and its run is unknown: %s",
+                        error,
+                        extra={"event": "queue_damaged"},
+                    )
                     await self._partition.store.durable(group)
                 return
             if raw is None or (status is not None and _is_done(status)):

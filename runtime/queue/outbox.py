@@ -277,9 +277,16 @@ class Outbox:
         """Convert the entries of an older Keyrun, in the order of the ends. An entry is converted
         in one commit, so a crash in between loses nothing."""
         try:
-            logger.info("converting the ends that wait for on_terminal to a new format")
+            logger.info(
+                "converting the ends that wait for on_terminal to a new format",
+                extra={"event": "outbox_converted"},
+            )
             ends = await self._convert()
-            logger.info("converted %d ends that wait for on_terminal", ends)
+            logger.info(
+                "converted %d ends that wait for on_terminal",
+                ends,
+                extra={"event": "outbox_converted"},
+            )
             self.converting = False
         finally:
             self._conversion_ended.set()

@@ -44,7 +44,11 @@ async def stored_clock(ledger: Ledger) -> tuple[float, float]:
         time, behind = (*(fields or ()), 0.0, 0.0)[:2]
         return float(time), float(behind)
     except DAMAGE as error:
-        logger.error("the stored time cannot be read, so the wall clock is used: %s", error)
+        logger.error(
+            "the stored time cannot be read, so the wall clock is used: %s",
+            error,
+            extra={"event": "counter_lost"},
+        )
         return 0.0, 0.0
 
 
@@ -55,7 +59,12 @@ async def stored_epoch(ledger: Ledger) -> int:
     except DAMAGE as error:
         # Seconds since 1970 are more than the number of opens of any store.
         epoch = int(time())
-        logger.error("the number of the last owner cannot be read, %d is used: %s", epoch, error)
+        logger.error(
+            "the number of the last owner cannot be read, %d is used: %s",
+            epoch,
+            error,
+            extra={"event": "counter_lost"},
+        )
         return epoch
     return 0 if fields is None else int(fields[0])
 

@@ -142,7 +142,11 @@ async def wake_keys(
                 try:
                     ordering_key, place = ledger.split_place(key)
                 except StoreCorrupt as error:
-                    logger.error("a queue record is damaged, and its run is unknown: %s", error)
+                    logger.error(
+                        "a queue record is damaged, and its run is unknown: %s",
+                        error,
+                        extra={"event": "queue_damaged"},
+                    )
                     any_damaged = True
                     continue
                 number, priority, evicted, damaged = at_place(key, raw, place)

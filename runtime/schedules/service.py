@@ -317,7 +317,12 @@ class Schedules:
                     (counted,) = unseal("firings", key, raw)
                     schedule = await self._current(schedule_id)
                 except _UNREADABLE as error:
-                    logger.error("the schedule %s is damaged: %s", schedule_id, error)
+                    logger.error(
+                        "the schedule %s is damaged: %s",
+                        schedule_id,
+                        error,
+                        extra={"event": "schedule_damaged"},
+                    )
                     continue
                 if schedule is not None and self._key(schedule) == key:
                     yield due, counted, schedule
@@ -331,7 +336,12 @@ class Schedules:
             try:
                 schedule = await self._current(schedule_id)
             except _UNREADABLE as error:
-                logger.error("the schedule %s is damaged and does not fire: %s", schedule_id, error)
+                logger.error(
+                    "the schedule %s is damaged and does not fire: %s",
+                    schedule_id,
+                    error,
+                    extra={"event": "schedule_damaged"},
+                )
                 schedule = None
             if schedule is None or self._key(schedule) != key:
                 self._partition.store.open_group().delete("firings", key)
@@ -351,7 +361,12 @@ class Schedules:
     def _cannot_start(self, schedule: StoredSchedule, error: Exception) -> str:
         """Log why a firing starts no run, and return it."""
         problem = self._partition.redaction.text(str(error))
-        logger.error("the schedule %s cannot start its run: %s", schedule.schedule_id, problem)
+        logger.error(
+            "the schedule %s cannot start its run: %s",
+            schedule.schedule_id,
+            problem,
+            extra={"event": "schedule_failed"},
+        )
         return problem
 
     async def _decide(

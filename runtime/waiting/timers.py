@@ -149,6 +149,6 @@ class Timers:
 
     async def _search(self, number: int, error: StoreCorrupt) -> tuple[str, int]:
         """Return the key and the place of a run whose timer is damaged."""
-        logger.warning("a timer is damaged: %s", error)
+        logger.warning("a timer is damaged: %s", error, extra={"event": "timer_damaged"})
         known = await trace(self._partition.ledger, number)
         return known.key or "", known.place or 0

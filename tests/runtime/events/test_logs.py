@@ -1,6 +1,9 @@
 """The log: transitions at INFO, dead letters at ERROR, and the same fields in every line."""
 
+import ast
 import logging
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ from keyrun.runtime.events.logs import log_key
 from keyrun.storage import LmdbStore, MemoryStore
 from keyrun.testing import CrashingMemoryStore, open_test_runtime
 
+ROOT = Path(__file__).parents[3]
 FIELDS = ("run", "key", "workflow", "step", "attempt", "event")
 SOON = Retry.fixed(max_attempts=2, delay=3, jitter=0)
 
@@ -263,6 +267,58 @@ async def test_lines_that_are_not_about_one_run_have_the_same_fields(
     formatter = logging.Formatter(" ".join(f"%({name})s" for name in FIELDS))
     key = "k" if reason == "key_crashed" else "None"
     assert formatter.format(record) == f"None {key} None None None {reason}"
+
+
+def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
+    """The calls in a file that log a line, with the name of the function."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Call(func=ast.Name(id="log" | "log_key" | "fields" as name)):
+                yield name, node
+            case ast.Call(func=ast.Attribute(attr=name, value=ast.Name(id="logger"))) if (
+                name in LEVELS
+            ):
+                yield "logger", node
+
+
+LEVELS = {"debug", "info", "warning", "error", "exception", "log"}
+SOURCES = [
+    path
+    for folder in ("runtime", "keyrun/control", "keyrun/cli", "keyrun")
+    for path in (ROOT / folder).glob("*.py" if folder == "keyrun" else "**/*.py")
+]
+
+
+def test_every_line_has_an_event_and_the_page_on_logs_lists_it() -> None:
+    page = (ROOT / "docs/logs.md").read_text()
+    table = page.partition("## Levels and events")[2].partition("## Fields")[0]
+    listed = set(re.findall(r"`(\w+)`", table))
+    words: dict[str, str] = {}
+    for path in SOURCES:
+        for name, call in calls(path):
+            where = f"{path.relative_to(ROOT)}:{call.lineno}"
+            extra = {each.arg: each.value for each in call.keywords}.get("extra")
+            assert name != "logger" or extra is not None, f"{where} logs a line without an event"
+            found = call.args[name != "fields"] if name != "logger" else None
+            if isinstance(extra, ast.Dict):
+                keys = [each.value for each in extra.keys if isinstance(each, ast.Constant)]
+                assert "event" in keys, f"{where} logs a line without an event"
+                found = extra.values[keys.index("event")]
+            if isinstance(found, ast.Constant) and isinstance(found.value, str):
+                words[found.value] = where
+    assert len(words) > 50
+    missing = {word: where for word, where in words.items() if word not in listed}
+    assert missing == {}
+
+
+async def test_lines_of_the_store_and_of_actors_have_the_fields_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    for name in ("keyrun.storage", "keyrun.actors"):
+        logging.getLogger(name).warning("a line")
+    formatter = logging.Formatter(" ".join(f"%({name})s" for name in FIELDS))
+    assert [formatter.format(each) for each in caplog.records] == [" ".join(["None"] * 6)] * 2
 
 
 async def test_an_open_its_recovery_and_its_drain_are_one_line_each(
