@@ -591,6 +591,7 @@ class Runtime(Reader):
         accepts the members that are missing, and redrives members that failed, were cancelled or
         are quarantined. Other members under the same id raise `InputMismatch`.
         """
+        checks.several("members", members)
         return await self._partition.groups.submit(group_id, list(members))
 
     async def group(self, group_id: str) -> "GroupHandle[Any] | None":

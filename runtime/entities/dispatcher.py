@@ -77,7 +77,10 @@ class Dispatcher:
 
     def known(self, entity: type) -> tuple[EntityDefinition, float]:
         """Return the definition of an entity of this runtime and the timeout of its methods."""
-        known = self._known.get(entity)
+        try:
+            known = self._known.get(entity)
+        except TypeError:  # unhashable, so not a class
+            known = None
         if known is None:
             definition = definition_of(entity)
             names = ", ".join(sorted(each.name for each, _ in self._known.values())) or "none"

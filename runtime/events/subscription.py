@@ -25,6 +25,7 @@ def check_kinds(kinds: Iterable[str] | None) -> frozenset[EventKind] | None:
         return None
     if isinstance(kinds, str):
         kinds = (kinds,)
+    checks.several("kinds", kinds)
     try:
         return frozenset(map(EventKind, kinds))
     except ValueError as error:

@@ -4,6 +4,8 @@ A page reads at most `MOST_READ` entries, in slices between which other tasks ru
 have fewer entries than its limit although there are more: its cursor continues where it stopped.
 """
 
+from math import inf
+
 import attrs
 import trio
 
@@ -20,6 +22,8 @@ MOST_READ = 10_000
 SLICE = 200
 """Entries that are read before other tasks run."""
 _LISTING = "audit"
+_LATEST = 1e12
+"""A time after all entries."""
 
 
 @attrs.frozen(kw_only=True)
@@ -53,7 +57,10 @@ class AuditFilter:
         for name in ("who", "run_id", "key"):
             if getattr(self, name) is not None:
                 check_text(getattr(self, name), name)
-        if self.operation is not None and self.operation not in set(Write):
+        for name in ("since", "until"):
+            if getattr(self, name) is not None:
+                checks.at_least(name, getattr(self, name), -inf)
+        if self.operation is not None and self.operation not in tuple(Write):
             names = ", ".join(Write)
             raise ValueError(f"operation must be one of {names}; got {brief(self.operation)}")
         return self
@@ -85,8 +92,8 @@ async def page_of(
     checks.count("limit", limit, 1)
     wanted.check()
     marks, found, unreadable = wanted.marks(), list[AuditEntry](), 0
-    start = b"" if wanted.since is None else ledger.timed(wanted.since, 0)
-    stop = None if wanted.until is None else ledger.timed(wanted.until, 0)
+    start = b"" if wanted.since is None else ledger.timed(min(wanted.since, _LATEST), 0)
+    stop = None if wanted.until is None else ledger.timed(min(wanted.until, _LATEST), 0)
     place = read_cursor(_LISTING, cursor)
     if place is not None:
         at = ledger.prefix + place

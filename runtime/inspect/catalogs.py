@@ -63,6 +63,7 @@ async def schedules(
     statuses: StatusReader, *, limit: int = 100, after: str | None = None
 ) -> list[ScheduleStatus]:
     """Return schedules, sorted by id, from as many pages as this takes."""
+    checks.count("limit", limit, 1)
     found: list[ScheduleStatus] = []
     start, more = b"" if after is None else statuses.ledger.name(check_text(after, "after")), True
     while more and len(found) < limit:

@@ -66,13 +66,13 @@ class ListingFilter:
         group: str | None = None,
     ) -> "ListingFilter":
         """Return a filter for the arguments of `runs`."""
+        texts = {"key": key, "workflow": workflow, "tag": tag, "error": error, "step": step}
+        for name, text in (*texts.items(), ("origin", origin), ("group", group)):
+            if text is not None:
+                check_text(text, name)
         if group is not None:
             # A run has one origin, so another one leaves no run.
             origin = OF_GROUP + group if origin in (None, OF_GROUP + group) else ""
-        texts = {"key": key, "workflow": workflow, "tag": tag, "error": error, "step": step}
-        for name, text in texts.items():
-            if text is not None:
-                check_text(text, name)
         if version is not None:
             checks.count("version", version, 1)
         for name, time in (("since", since), ("until", until)):

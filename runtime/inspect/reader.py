@@ -13,7 +13,7 @@ from keyrun.runtime.inspect.listing import Listing, ListingFilter
 from keyrun.runtime.inspect.statuses import StatusReader
 from keyrun.runtime.records.checks import check_key
 from keyrun.runtime.records.tables import Ledger
-from keyrun.runtime.texts import brief
+from keyrun.runtime.texts import brief, check_text
 from keyrun.runtime.values import RunStatus, State
 from keyrun.storage import LmdbStore, Store
 from keyrun.storage.payload import PayloadCodec, Transform
@@ -389,6 +389,7 @@ class Reader:
         """Return the status of a group, or None if the group is unknown."""
         from keyrun.runtime.groups.records import read_status
 
+        check_text(group_id, "group_id")
         return await read_status(self._ledger, group_id, self._statuses.state)
 
     async def find_groups(self, *, limit: int = 100, cursor: str | None = None) -> "GroupPage":

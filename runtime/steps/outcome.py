@@ -155,9 +155,9 @@ def _retry_after(error: TransientError) -> float:
     way."""
     try:
         seconds = error.retry_after
+        return float(seconds) if checks.is_number(seconds) and seconds > 0 else 0.0
     except Exception:
         return 0.0
-    return seconds if checks.is_number(seconds) and seconds > 0 else 0.0
 
 
 def end_span(run: Run, span: "AttemptSpan") -> None:

@@ -1,6 +1,8 @@
 """Pages of listings read a bounded number of records, and lead on from where they stopped."""
 
+from collections.abc import Callable
 from inspect import signature
+from math import inf, nan
 from pathlib import Path
 from time import thread_time
 from typing import Any, Self
@@ -209,6 +211,8 @@ async def test_a_cursor_of_another_listing_is_rejected(autojump_clock: MockClock
         ("state", "done", "state must be one or more of .*succeeded.*, got 'done'"),
         ("state", ["failed", "done"], r"state must be one or more of .*, got \['failed', 'done'\]"),
         ("state", 3, "state must be one or more of .*, got 3"),
+        ("origin", 3, "origin must be a string, got 3"),
+        ("group", 3, "group must be a string, got 3"),
     ],
 )
 async def test_a_wrong_argument_of_a_listing_is_named(
@@ -223,11 +227,32 @@ async def test_a_wrong_argument_of_a_listing_is_named(
             rt.find_dead_letters,
             rt.keys,
             rt.find_keys,
+            rt.schedules,
+            rt.find_schedules,
         ]
         for call in calls:
             if name in signature(call).parameters:
                 with pytest.raises((TypeError, ValueError), match=message):
                     await call(**wrong)
+
+
+async def test_other_wrong_arguments_of_a_runtime_are_named(autojump_clock: MockClock) -> None:
+    async with open_test_runtime() as rt:
+        calls: list[tuple[Callable[[], Any], str]] = [
+            (lambda: rt.audit(since=nan), "since must be at least"),
+            (lambda: rt.audit(until="1 h"), "until must be a number, got '1 h'"),  # type: ignore[arg-type]
+            (lambda: rt.audit(operation=[]), r"operation must be one of .*; got \[\]"),  # type: ignore[arg-type]
+            (lambda: rt.group_status(3), "group_id must be a string, got 3"),  # type: ignore[arg-type]
+            (lambda: rt.submit_group("g", 3), "members must be a list, got 3"),  # type: ignore[arg-type]
+            (lambda: rt.events(kinds=3), "kinds must be a list, got 3"),  # type: ignore[arg-type]
+            (lambda: rt.entity([], "k"), r"a class decorated with @entity, got \[\]"),  # type: ignore[arg-type]
+        ]
+        for call, message in calls:
+            with pytest.raises((TypeError, ValueError), match=message):
+                called = call()
+                if hasattr(called, "__await__"):
+                    await called
+        assert (await rt.audit(since=-inf, until=inf)).entries == ()
 
 
 async def test_the_journals_of_listed_runs_count_as_records(autojump_clock: MockClock) -> None:
