@@ -20,7 +20,7 @@ from keyrun.runtime.records.damage import DAMAGE
 from keyrun.runtime.records.pages import Rows
 from keyrun.runtime.records.submission import OF_GROUP, SUBMITTED_AT, Submission
 from keyrun.runtime.records.tables import NUMBER
-from keyrun.runtime.texts import brief, check_text
+from keyrun.runtime.texts import check_text
 from keyrun.runtime.values import Failure, RunStatus, State
 from keyrun.storage import StoreError
 from keyrun.storage.record import unseal
@@ -149,11 +149,10 @@ class ListingFilter:
 
 
 def _states(given: State | Collection[State]) -> frozenset[State]:
-    try:
-        return frozenset(map(State, [given] if isinstance(given, str) else given))
-    except (TypeError, ValueError):
-        known = ", ".join(State)
-        raise ValueError(f"state must be one or more of {known}, got {brief(given)}") from None
+    if isinstance(given, str):
+        given = (State(given),)
+    checks.several("state", given)
+    return frozenset(map(State, given))
 
 
 class Listing:
