@@ -169,9 +169,18 @@ def _set_up_logging(level: str, *, json_logs: bool) -> None:
     keeps them."""
     handler = logging.StreamHandler()
     handler.addFilter(StepFilter())
-    handler.setFormatter(JsonFormatter() if json_logs else logging.Formatter(TEXT))
+    handler.setFormatter(JsonFormatter() if json_logs else _TextFormatter(TEXT))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=json_logs)
     logging.captureWarnings(json_logs)
+
+
+class _TextFormatter(logging.Formatter):
+    """Write records as text. Keys, inputs and texts of errors come from anybody, so letters that
+    would control the terminal are escaped, and only the first line of a record is not indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        lines = super().format(record).expandtabs().split("\n")
+        return "\n    ".join(map(visible, lines))
 
 
 class Server:

@@ -41,6 +41,8 @@ def work(how: str) -> str:
         time.sleep(60)
     if how == "warn":
         warnings.warn("this is old")
+    if how.startswith("evil"):
+        raise keyrun.PermanentError(how)
     return how
 
 
@@ -168,6 +170,22 @@ def test_log_lines_are_json_and_those_of_a_step_say_which_step_it_is(tmp_path: P
     assert draining["message"] == (
         "draining: waiting up to 7 s for step 'work' of job run stuck (key k)"
     )
+
+
+def test_no_input_controls_the_terminal_or_begins_a_log_line(tmp_path: Path) -> None:
+    evil = "evil \x1b]0;owned\x07\x9b2J\r\u202e\n2026-01-31 14:00:00,000 INFO shop: forged"
+    with serving(tmp_path, *HTTP, source=SHOP) as server:
+        server.announced()
+        server.call("POST", "/v1/runs", run_of(evil))
+        server.until_logged("errors.PermanentError: evil")
+        server.send(signal.SIGTERM)
+        assert server.ended() == 0
+    said = "".join(server.errors)
+    assert said.replace("\n", "").isprintable()
+    assert "\\x1b]0;owned" in said
+    assert said.count("forged") >= 2  # in the line of the step, and in the traceback
+    begun = [line for line in server.errors if not line.startswith(" ")]
+    assert not any("INFO shop: forged" in line[:40] for line in begun)
 
 
 def test_a_store_that_fails_ends_the_process(tmp_path: Path) -> None:
