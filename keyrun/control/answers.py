@@ -23,7 +23,8 @@ SHORT = 32 * 1024
 
 async def text_of(operation: Operation, answer: Any, redacting: Redacting | None = None) -> bytes:
     """Return the JSON text of what an operation answers, with redacted payloads."""
-    if operation.writes or not is_large(answer):
+    # The records that a write answers are small, and looking at them takes time.
+    if (operation.writes and attrs.has(type(answer))) or not is_large(answer):
         return _text(operation, answer, redacting)
     return await anyio.to_thread.run_sync(_text_in_parts, operation, answer, redacting)
 

@@ -11,7 +11,7 @@ import anyio
 
 from keyrun.control.bodies import parsed, read_lines
 from keyrun.control.guard import SECURITY_HEADERS
-from keyrun.control.json_text import dump
+from keyrun.control.json_text import dump, parse
 from keyrun.control.operation import Operation
 from keyrun.control.performer import Performer
 from keyrun.control.problems import Refused, problem
@@ -105,7 +105,7 @@ async def submit(
 async def _read(line: bytes, ids: str | None, number: int) -> NewRun | dict[str, Any]:
     """Return the run of a line, or the problem of the line."""
     try:
-        data = await parsed(line)
+        data = await parsed(line, parse)
         if ids is not None and type(data) is dict:
             data.setdefault("run_id", ids.format(number))
         run: NewRun = read_json("run", data, NewRun)

@@ -1,14 +1,15 @@
 """Bodies of requests: read within limits of size and time."""
 
-from collections.abc import AsyncIterator, Awaitable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
 
-from keyrun.control.json_text import parse
 from keyrun.control.problems import Refused
 from keyrun.control.request import Request
+
+T = TypeVar("T")
 
 MAX_BODY = 32 * 1024 * 1024
 """Bytes that a body may have, unless the application gets another limit."""
@@ -20,9 +21,9 @@ LARGE_BODY = 256 * 1024
 """Bytes of a body that is parsed in a thread, because parsing it would hold the event loop."""
 
 
-async def parsed(body: bytes) -> Any:
-    """Return the value of a JSON text, and let other tasks run if it is large."""
-    return parse(body) if len(body) < LARGE_BODY else await anyio.to_thread.run_sync(parse, body)
+async def parsed(body: bytes, read: Callable[[bytes], T]) -> T:
+    """Return what `read` returns for a body, and let other tasks run if the body is large."""
+    return read(body) if len(body) < LARGE_BODY else await anyio.to_thread.run_sync(read, body)
 
 
 def too_large(max_body: int) -> Refused:

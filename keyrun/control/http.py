@@ -20,7 +20,7 @@ from keyrun.control.channel import Channel
 from keyrun.control.frames import MEDIA_TYPE as CHANNEL
 from keyrun.control.frames import PATH
 from keyrun.control.guard import SAFE, SECURITY_HEADERS, Guard, TokenGuard
-from keyrun.control.json_text import dump
+from keyrun.control.json_text import dump, parse
 from keyrun.control.lasting import while_admitted
 from keyrun.control.operation import Operation
 from keyrun.control.page import page_answer
@@ -296,10 +296,16 @@ class HttpApi:
                 "WrongContentType",
                 "the body must be JSON, with the header Content-Type: application/json",
             )
-        data = await parsed(body)
-        if type(data) is not dict:
-            raise Misplaced(f"the body must be an object with the arguments of {operation.name}")
-        return operation.read_json(data)
+
+        def read(body: bytes) -> dict[str, Any]:
+            data = parse(body)
+            if type(data) is not dict:
+                raise Misplaced(
+                    f"the body must be an object with the arguments of {operation.name}"
+                )
+            return operation.read_json(data)
+
+        return await parsed(body, read)
 
     def _problem(self, scope: Scope, error: Exception) -> Answer:
         """Return the answer to a request that failed."""

@@ -60,7 +60,7 @@ _signature = lru_cache(1000)(signature)
 EVENTS_AT_ONCE = 100
 """Events of a history that are decoded in one pass of the loop."""
 RUNS_AT_ONCE = 100
-"""Runs of a batch that are admitted in one pass of the loop."""
+"""Runs of a batch or of a group that are read or admitted in one pass of the loop."""
 MOST_RECENT = 1000
 """Events in one answer."""
 LONGEST_WAIT = 60.0
@@ -278,20 +278,24 @@ async def submit_group(rt: PlainRuntime, group_id: str, members: list[NewMember]
     - `group_id`: the id of the group. A repeat with the same members is the same group.
     - `members`: the runs of the group.
     """
-    read = [
-        Member(
-            (wanted := rt.workflow(each.workflow)),
-            each.input.check(wanted.input_type),
-            key=each.key,
-            member_id=each.member_id,
-            headers=each.headers,
-            tags=each.tags,
-            priority=each.priority,
-            limits=each.limits,
-            delay=each.delay,
+    read: list[Member[Any, Any]] = []
+    for each in members:
+        if read and len(read) % RUNS_AT_ONCE == 0:
+            await trio.lowlevel.checkpoint()
+        wanted = rt.workflow(each.workflow)
+        read.append(
+            Member(
+                wanted,
+                each.input.check(wanted.input_type),
+                key=each.key,
+                member_id=each.member_id,
+                headers=each.headers,
+                tags=each.tags,
+                priority=each.priority,
+                limits=each.limits,
+                delay=each.delay,
+            )
         )
-        for each in members
-    ]
     group = await rt.submit_group(group_id, read)
     return SubmittedGroup(group_id=group.group_id, newly_submitted=group.newly_submitted)
 

@@ -52,6 +52,9 @@ _REPEATED = frozenset({State.FAILED, State.CANCELLED, State.QUARANTINED})
 _NAMED = 5
 """Member ids that an error message names."""
 
+_AT_ONCE = 100
+"""Members that are described in one pass of the loop."""
+
 
 class StageRedrive(Protocol):
     """Stages the redrive of a run that is in one of `states`."""
@@ -157,7 +160,7 @@ class Groups:
             submission.origin = OF_GROUP + group_id
             submission.headers = {**submission.headers, MEMBER: member_id}
             described[member_id] = submission
-            if position % self._page == 0:
+            if position % _AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
         return described
 
