@@ -170,7 +170,7 @@ async def open_runtime(
     hook_timeout: float = 60.0,
     retention: Retention = Retention(),  # noqa: B008 (frozen)
     on_unregistered: OnUnregistered = "hold",
-    when_locked: WhenLocked = "fail",
+    when_locked: WhenLocked | None = None,
     lock_timeout: float = 30.0,
     transform: Transform | None = None,
     redact: Redact | None = None,
@@ -214,10 +214,11 @@ async def open_runtime(
     - `on_unregistered`: If the store has unfinished runs of workflows or versions that are not in
       `workflows`, Keyrun quarantines them and logs one warning with their counts. With `"refuse"`
       the open raises `UnknownWorkflow` instead, before anything starts.
-    - `when_locked`: If another process, or another runtime of this process, has the store open,
-      the open raises `StoreLocked`. With `"wait"` it waits until the other one has ended. With
-      `"join"` the processes share the store: one of them owns it and runs all steps, the others
-      forward their calls to it, and another process takes over if the owner ends.
+    - `when_locked`: what happens if another process, or another runtime of this process, has the
+      store open. With `"fail"`, the default for a path, the open raises `StoreLocked`. With
+      `"wait"` it waits until the other one has ended. With `"join"`, the default for a URL, the
+      processes share the store: one of them owns it and runs all steps, the others forward their
+      calls to it, and another process takes over if the owner ends.
     - `lock_timeout`: seconds that `when_locked="wait"` waits before it raises `StoreLocked`, and
       that a call waits for an owner with `when_locked="join"` before it raises `NoOwner`.
     - `transform`: a `Transform` of stored payloads, for example encryption.

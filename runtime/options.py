@@ -17,6 +17,7 @@ from keyrun.runtime.recovery.retention import Retention
 from keyrun.runtime.tuning import Tuning
 from keyrun.storage import Store
 from keyrun.storage.namespace import check_name
+from keyrun.storage.opening import is_url
 
 OnUnregistered: TypeAlias = Literal["hold", "refuse"]
 WhenLocked: TypeAlias = Literal["fail", "wait", "join"]
@@ -101,6 +102,16 @@ def _takes(function: Callable[..., object], count: int) -> bool:
     return True
 
 
+def _when_locked(name: str, value: object) -> None:
+    if value is not None:
+        _choice(name, value, of=WhenLocked)
+
+
+def lock_policy(given: WhenLocked | None, store: object) -> WhenLocked:
+    """Return what happens if a store is locked, also if the caller does not say it."""
+    return given or ("join" if is_url(store) else "fail")
+
+
 CHECKS: dict[str, Callable[[str, Any], None]] = {
     "store": _store,
     "workflows": checks.several,
@@ -117,7 +128,7 @@ CHECKS: dict[str, Callable[[str, Any], None]] = {
     "hook_timeout": checks.positive,
     "retention": partial(checks.instance, kind=Retention),
     "on_unregistered": partial(_choice, of=OnUnregistered),
-    "when_locked": partial(_choice, of=WhenLocked),
+    "when_locked": _when_locked,
     "lock_timeout": partial(checks.at_least, least=0),
     "transform": _transform,
     "redact": _redact,

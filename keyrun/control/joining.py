@@ -62,7 +62,7 @@ class Membership:
         """Take part until `leave`. Report that it has begun when there is an owner."""
         self._begin = task_status.started
         try:
-            async with trio.open_nursery() as nursery:
+            async with self._place.entered(), trio.open_nursery() as nursery:
                 await self._take_part(nursery)
         finally:
             self._transport.close()
@@ -137,13 +137,19 @@ class Membership:
                     error,
                     extra={"event": "store_lost"},
                 )
-            elif is_open or not self._place.may_pass(error):
+            elif is_open or not self._is_temporary(error):
                 raise
             else:
                 task_status.started(error)
         finally:
             self._engine_ended.set()
             self._disowned.set()
+
+    def _is_temporary(self, error: StoreError) -> bool:
+        """Return whether this process may own the store later."""
+        if isinstance(error, StoreLocked):
+            return True
+        return self._begin is None and self._place.may_pass(error)
 
     @asynccontextmanager
     async def _serve(self, engine: Runtime) -> AsyncIterator[None]:

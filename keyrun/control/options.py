@@ -40,9 +40,27 @@ class Control:
     token."""
     token_file: Path | None = attrs.field(default=None, converter=_path)
     """The file with the tokens. Default: `tokens` in the directory of the store."""
+    listen: tuple[str, int] | None = attrs.field(default=None, converter=_address)
+    """For a database that several machines share: the address on which this process listens for the
+    other ones, as `HOST:PORT`. Default: the local address of its connection to the database, with
+    a free port. If the database is reached over a unix socket, a unix socket."""
+    advertise: str | None = attrs.field(default=None)
+    """The address at which the other machines reach this process, such as `http://10.0.0.5:8471`,
+    if it is not the one on which it listens."""
     allowed_hosts: tuple[str, ...] = attrs.field(default=(), converter=_hosts)
     """The values of the Host header that browsers may use, besides those of this machine,
     `localhost`, `127.0.0.1` and `[::1]`, and the address of `http`."""
+
+    @advertise.validator
+    def _check_address(self, attribute: object, value: str | None) -> None:
+        if value is not None:
+            from keyrun.control.target import Target
+
+            if not value.startswith(("http://", "https://", "unix:")):
+                raise ValueError(
+                    f"advertise must be an address such as http://host:8471, got {value!r}"
+                )
+            Target.of(value)
 
     @allowed_hosts.validator
     def _check_hosts(self, attribute: object, value: Iterable[str]) -> None:

@@ -1,6 +1,6 @@
 """Places: where a store is shared. A place opens the engine, and reaches the owner of the store."""
 
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Protocol
 
 import trio
@@ -25,7 +25,6 @@ class Open(Protocol):
 class StorePlace(Protocol):
     """A store that several processes share."""
 
-    open: Open
     transport: Transport
     """Reaches the owner, wherever it is."""
     lasts: bool
@@ -34,6 +33,13 @@ class StorePlace(Protocol):
     retry_most: float
     """The seconds between two attempts to own the store or to reach its owner, at most."""
 
+    def open(self, *, companion: Companion) -> AbstractAsyncContextManager[Runtime]:
+        """Return the block in which the engine is open. Raises `StoreLocked` if another process
+        owns the store."""
+
+    def entered(self) -> AbstractAsyncContextManager[None]:
+        """Return a block around all of the time in which this process takes part."""
+
     def serve(self, engine: Runtime) -> AbstractAsyncContextManager[Performer]:
         """Serve the control plane, so that other processes reach this owner."""
 
@@ -41,7 +47,8 @@ class StorePlace(Protocol):
         """Return when the store may have no owner, as far as that can be noticed."""
 
     def may_pass(self, error: StoreError) -> bool:
-        """Return whether the store may be opened later, although it cannot be opened now."""
+        """Return whether a store that was reached before may be opened later, although it cannot be
+        opened now."""
 
     def holder(self, error: StoreError) -> str:
         """Return who has the store open, or why that is not known."""
@@ -76,11 +83,17 @@ class DirectoryPlace:
     ) -> None:
         # This process may open the store later, when the program has changed its directory.
         store.path = store.path.absolute()
-        self.open = open_
+        self._open = open_
         target = Target(socket=store.path / SOCKET)
         self.transport = Transport(target, call_timeout=call_timeout, namespace=namespace)
         self._store = store
         self._control = control
+
+    def open(self, *, companion: Companion) -> AbstractAsyncContextManager[Runtime]:
+        return self._open(companion=companion)
+
+    def entered(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
 
     def serve(self, engine: Runtime) -> AbstractAsyncContextManager[Performer]:
         return control_plane(engine, self._store.path, self._control)
@@ -90,7 +103,7 @@ class DirectoryPlace:
         await trio.sleep_forever()
 
     def may_pass(self, error: StoreError) -> bool:
-        return isinstance(error, StoreLocked)
+        return False
 
     def holder(self, error: StoreError) -> str:
         pid = error.pid if isinstance(error, StoreLocked) else None
@@ -111,8 +124,13 @@ def place_of(
     store: Store, open_: Open, *, namespace: str, control: Control, call_timeout: float
 ) -> StorePlace:
     """Return the place of a store, or raise an error if it cannot be shared."""
-    if not isinstance(store, LmdbStore):
-        raise ValueError(f"when_locked='join' requires the path of a store, got {store!r}")
-    return DirectoryPlace(
-        store, open_, namespace=namespace, control=control, call_timeout=call_timeout
-    )
+    if isinstance(store, LmdbStore):
+        return DirectoryPlace(
+            store, open_, namespace=namespace, control=control, call_timeout=call_timeout
+        )
+    if store.leased:
+        from keyrun.control.postgres_place import PostgresPlace, PostgresStore
+
+        if isinstance(store, PostgresStore):
+            return PostgresPlace(store, open_, control=control, call_timeout=call_timeout)
+    raise ValueError(f"when_locked='join' requires a path or a URL, got {store!r}")

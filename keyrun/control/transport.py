@@ -31,6 +31,7 @@ from keyrun.control.frames import (
 )
 from keyrun.control.operation import Operation
 from keyrun.control.problems import read_error
+from keyrun.control.sealing import Unsealed
 from keyrun.control.shapes import WIRE
 from keyrun.control.target import Target, short_path
 from keyrun.extras import need
@@ -190,14 +191,15 @@ class Connection(Calls):
             ("Content-Type", MEDIA_TYPE),
             ("Transfer-Encoding", "chunked"),
         ]
-        if self._token is not None:
-            headers.append(("Authorization", f"Bearer {self._token}"))
         path = f"{self._target.prefix}/v1{PATH}"
         query = {} if self._namespace is None else {"namespace": self._namespace}
         if self._redacted:
             query["redacted"] = "true"
         if query:
             path += f"?{urlencode(query)}"
+        credentials = self._credentials(path)
+        if credentials is not None:
+            headers.append(("Authorization", credentials))
         try:
             request = self._h11.Request(method="POST", target=path, headers=headers)
         except self._h11.LocalProtocolError as error:
@@ -215,11 +217,27 @@ class Connection(Calls):
                 body += event.data
                 if len(body) > LONGEST_REFUSAL:
                     break
-            raise refusal(answer.status_code, body, self._target)
+            raise self._refusal(answer, body)
         if kind != MEDIA_TYPE:
             raise ClientRejected(
                 unusable(self._target, f"it answers with {kind or 'no content type'!r}")
             )
+
+    def _credentials(self, path: str) -> str | None:
+        """Return the Authorization header of the request."""
+        return None if self._token is None else f"Bearer {self._token}"
+
+    def _refusal(self, answer: Any, body: bytes) -> Exception:
+        """Return the error for an answer that opens no channel."""
+        return refusal(answer.status_code, body, self._target)
+
+    def _sealed(self, frames: bytes) -> bytes:
+        """Return frames as they travel."""
+        return frames
+
+    def _unsealed(self, data: bytes) -> bytes:
+        """Return the frames that have arrived. Raises `ValueError`."""
+        return data
 
     async def _write(self, data: bytes) -> None:
         try:
@@ -268,13 +286,13 @@ class Connection(Calls):
         data = self._h11.Data
         while True:
             frames = await self._taken()
-            await self._write(self._http.send(data(data=frames)))
+            await self._write(self._http.send(data(data=self._sealed(frames))))
 
     async def _receive(self) -> None:
         try:
             while isinstance(event := await self._event(), self._h11.Data):
-                self._feed(event.data)
-        except BrokenFrame as error:
+                self._feed(self._unsealed(event.data))
+        except (BrokenFrame, Unsealed) as error:
             raise Disconnected(f"it sent {error}") from error
         raise Disconnected("it closed the connection")
 
@@ -389,12 +407,11 @@ class Transport:
 
     async def _opened(self) -> Connection:
         with trio.move_on_after(SILENCE):
+            await self._find()
             stream = await self._connect()
             self.trouble = "a process accepted the connection, and has not answered; is it stopped?"
             try:
-                connection = Connection(
-                    stream, self.target, self._token, self._namespace, redacted=self._redacted
-                )
+                connection = self._connection_over(stream)
                 await connection.open()
                 return connection
             except BaseException as error:
@@ -405,6 +422,14 @@ class Transport:
                     self._notify()
                 raise
         raise Disconnected(f"it did not answer for {SILENCE:g} s")
+
+    async def _find(self) -> None:
+        """Set the target to the address of the owner. Raises `Disconnected`."""
+
+    def _connection_over(self, stream: trio.abc.Stream) -> Connection:
+        return Connection(
+            stream, self.target, self._token, self._namespace, redacted=self._redacted
+        )
 
     async def _connect(self) -> trio.abc.Stream:
         target = self.target

@@ -22,7 +22,7 @@ from keyrun.runtime.host.host_loop import HostLoop
 from keyrun.runtime.host.lifespan import ON_HOST_LOOP, async_manager_of, enter
 from keyrun.runtime.host.outside import OUTSIDE, at_work
 from keyrun.runtime.open import as_store
-from keyrun.runtime.options import check_options
+from keyrun.runtime.options import check_options, lock_policy
 from keyrun.runtime.queue.hook import Hook, is_async
 from keyrun.runtime.values import RunOutcome
 
@@ -41,10 +41,11 @@ async def opened(
     loop = _running_loop()
     check_options({"store": store, "lifespan": lifespan, "on_terminal": on_terminal, **options})
     Control.of(options.get("control", False))
+    options["when_locked"] = lock_policy(options.get("when_locked"), store)
     # A commit in the thread of the loop would stop the application while the disk syncs.
     store = as_store(store, committer="process")
     async with AsyncExitStack() as stack:
-        joins = options.get("when_locked") == "join"
+        joins = options["when_locked"] == "join"
         if lifespan is not None and not joins:
             # In the task of the caller, which also leaves it.
             value = await enter(stack, async_manager_of(lifespan), ON_HOST_LOOP)

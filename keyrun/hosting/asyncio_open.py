@@ -44,7 +44,7 @@ def open_runtime(
     hook_timeout: float = 60.0,
     retention: Retention = Retention(),
     on_unregistered: OnUnregistered = "hold",
-    when_locked: WhenLocked = "fail",
+    when_locked: WhenLocked | None = None,
     lock_timeout: float = 30.0,
     transform: Transform | None = None,
     redact: Redact | None = None,
@@ -90,10 +90,11 @@ def open_runtime(
     - `on_unregistered`: If the store has unfinished runs of workflows or versions that are not in
       `workflows`, Keyrun quarantines them and logs one warning with their counts. With `"refuse"`
       the open raises `UnknownWorkflow` instead, before anything starts.
-    - `when_locked`: If another process, or another runtime of this process, has the store open,
-      the open raises `StoreLocked`. With `"wait"` it waits until the other one has ended. With
-      `"join"` the processes share the store: one of them owns it and runs all steps, the others
-      forward their calls to it, and another process takes over if the owner ends.
+    - `when_locked`: what happens if another process, or another runtime of this process, has the
+      store open. With `"fail"`, the default for a path, the open raises `StoreLocked`. With
+      `"wait"` it waits until the other one has ended. With `"join"`, the default for a URL, the
+      processes share the store: one of them owns it and runs all steps, the others forward their
+      calls to it, and another process takes over if the owner ends.
     - `lock_timeout`: seconds that `when_locked="wait"` waits before it raises `StoreLocked`, and
       that a call waits for an owner with `when_locked="join"` before it raises `NoOwner`.
     - `transform`: a `Transform` of stored payloads, for example encryption.
@@ -159,6 +160,7 @@ def connect(
     workflows: Iterable[Workflow[Any, Any]] = (),
     call_timeout: float = 60.0,
     context: ssl.SSLContext | None = None,
+    namespace: str | None = None,
 ) -> AbstractAsyncContextManager[Runtime]:
     """Connect to the runtime of another process, and return a client that has the methods of
     `Runtime`: `async with keyrun.asyncio.connect("state/") as client: ...`.
@@ -166,8 +168,8 @@ def connect(
     The owner of the store must run with `control=True`. If it ends, the client connects to the next
     owner, and repeats the calls that were not answered. Each write is applied once.
 
-    - `address`: the directory of a store, `unix:PATH` for a socket, or an address such as
-      `http://host:8470` or `https://host/prefix`.
+    - `address`: the directory of a store, `unix:PATH` for a socket, an address such as
+      `http://host:8470` or `https://host/prefix`, or the URL of a PostgreSQL database.
     - `token`: the token for an address over HTTP.
     - `workflows`: workflows whose results have declared classes. Workflows that you pass to
       `submit` need not be in the list.
@@ -175,7 +177,14 @@ def connect(
       `NoOwner`. A call that the owner has received has no timeout.
     - `context`: the TLS settings for an address with `https`, for example with the certificate of
       your own authority. Default: `ssl.create_default_context()`.
+    - `namespace`: the namespace in the store. At another address than the URL of a database, a
+      runtime with another namespace rejects the client. Default for a URL: `default`.
     """
     return connected(
-        address, token=token, workflows=workflows, call_timeout=call_timeout, context=context
+        address,
+        token=token,
+        workflows=workflows,
+        call_timeout=call_timeout,
+        context=context,
+        namespace=namespace,
     )

@@ -25,7 +25,7 @@ from keyrun.runtime.faces.sync_bridge import SyncBridge
 from keyrun.runtime.faces.sync_face import Runtime
 from keyrun.runtime.host.lifespan import AnyLifespan, is_for_asyncio, manager_of
 from keyrun.runtime.host.outside import OUTSIDE
-from keyrun.runtime.options import check_options
+from keyrun.runtime.options import check_options, lock_policy
 from keyrun.runtime.runtime import Runtime as TrioRuntime
 
 
@@ -35,9 +35,10 @@ def opened(store: Any, *, lifespan: Any, **options: Any) -> Iterator[Runtime]:
     _check_caller("open_runtime")
     check_options({"store": store, "lifespan": lifespan, **options})
     Control.of(options.get("control", False))
+    options["when_locked"] = lock_policy(options.get("when_locked"), store)
     with ExitStack() as stack:
         if lifespan is not None and not is_for_asyncio(lifespan):
-            if options.get("when_locked") == "join":
+            if options["when_locked"] == "join":
                 lifespan = partial(_in_place, lifespan)
             else:
                 lifespan = manager_of(lifespan)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from keyrun.control.options import Control
 from keyrun.extras import need
 from keyrun.runtime import open as engine
-from keyrun.runtime.options import WhenLocked, check_options
+from keyrun.runtime.options import WhenLocked, check_options, lock_policy
 from keyrun.runtime.runtime import Runtime
 from keyrun.storage import LmdbStore
 
@@ -21,7 +21,7 @@ async def opened(
     store: Any,
     *,
     control: bool | Control = False,
-    when_locked: WhenLocked = "fail",
+    when_locked: WhenLocked | None = None,
     lock_timeout: float = 30.0,
     place: "PlaceOf | None" = None,
     **options: Any,
@@ -29,6 +29,7 @@ async def opened(
     """Open a runtime, and serve its control plane if it is asked for. `place` returns the place of
     a store that is shared, if it is not a usual one."""
     served = Control.of(control)
+    when_locked = lock_policy(when_locked, store)
     locked: dict[str, Any] = {"when_locked": when_locked, "lock_timeout": lock_timeout}
     if served is None and when_locked != "join":
         async with engine.open_runtime(store, **locked, **options) as runtime:

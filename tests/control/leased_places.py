@@ -5,7 +5,7 @@ database and from the other members. A member that is stopped for long loses the
 """
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from functools import partial
 from math import inf
 from typing import Any
@@ -20,8 +20,9 @@ from keyrun.control.places import Open
 from keyrun.control.target import Target
 from keyrun.control.transport import Disconnected, Transport
 from keyrun.hosting.trio_host import opened
+from keyrun.runtime.open import Companion
 from keyrun.runtime.runtime import Runtime
-from keyrun.storage import Store, StoreError, StoreLocked
+from keyrun.storage import Store, StoreError
 from keyrun.testing import EPOCH
 from tests.control.joiners import OPTIONS
 from tests.leases import Database, LeasedStore
@@ -133,10 +134,16 @@ class TownPlace:
     retry_most = 0.5
 
     def __init__(self, town: Town, store: LeasedStore, open_: Open, call_timeout: float) -> None:
-        self.open = open_
+        self._open = open_
         self.transport: Transport = TownTransport(town, store, call_timeout)
         self._town = town
         self._store = store
+
+    def open(self, *, companion: Companion) -> AbstractAsyncContextManager[Runtime]:
+        return self._open(companion=companion)
+
+    def entered(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
 
     @asynccontextmanager
     async def serve(self, engine: Runtime) -> AsyncIterator[Performer]:
@@ -150,7 +157,7 @@ class TownPlace:
         await self._store.wait_until_free()
 
     def may_pass(self, error: StoreError) -> bool:
-        return isinstance(error, StoreLocked) or "does not answer" in str(error)
+        return "does not answer" in str(error)
 
     def holder(self, error: StoreError) -> str:
         return str(error)

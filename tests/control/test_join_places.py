@@ -202,7 +202,7 @@ async def test_a_process_that_the_owner_does_not_understand_says_so_at_once(
 
 
 async def test_a_store_without_a_path_cannot_be_shared() -> None:
-    with pytest.raises(ValueError, match="requires the path of a store"):
+    with pytest.raises(ValueError, match="requires a path or a URL"):
         async with member(MemoryStore()):
             pass
 

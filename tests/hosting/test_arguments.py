@@ -81,7 +81,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("on_unregistered", "drop", "on_unregistered must be 'hold' or 'refuse', got 'drop'"),
     ("when_locked", "share", "when_locked must be 'fail', 'wait' or 'join', got 'share'"),
     ("when_locked", [], r"when_locked must be 'fail', 'wait' or 'join', got \[\]"),
-    ("when_locked", "join", "when_locked='join' requires the path of a store, got MemoryStore"),
+    ("when_locked", "join", "when_locked='join' requires a path or a URL, got MemoryStore"),
     ("control", 3, r"control must be True, False or Control\(...\), got 3"),
     ("control", True, "MemoryStore.* has none: pass Control"),
     ("transform", 5, "transform must have the methods wrap and unwrap, got 5"),
