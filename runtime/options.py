@@ -109,7 +109,9 @@ def _when_locked(name: str, value: object) -> None:
 
 def lock_policy(given: WhenLocked | None, store: object) -> WhenLocked:
     """Return what happens if a store is locked, also if the caller does not say it."""
-    return given or ("join" if is_url(store) else "fail")
+    if given is not None:
+        return given
+    return "join" if is_url(store) else "fail"
 
 
 CHECKS: dict[str, Callable[[str, Any], None]] = {

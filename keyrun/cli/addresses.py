@@ -8,9 +8,11 @@ import click
 
 from keyrun.cli.exit_codes import USAGE, CommandError
 from keyrun.cli.screen import shell_word
+from keyrun.storage.opening import is_url
 
 StoreAddress: TypeAlias = Path | str
-"""The directory of a store, or the address of a process that has one open."""
+"""The directory of a store, the URL of a database, or the address of a process that has a store
+open."""
 
 _TOKEN_FILE = "keyrun.token_file"
 
@@ -23,7 +25,17 @@ class StoreParameter(click.ParamType):  # type: ignore[type-arg]  # generic only
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return a path or an address."""
         is_address = isinstance(value, str) and value.startswith(("unix:", "http://", "https://"))
-        return value if is_address else Path(value)
+        return value if is_address or is_url(value) else Path(value)
+
+
+class DatabaseOrDirectory(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2
+    """A directory as a path, or the URL of a database as text."""
+
+    name = "store"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a path or a URL."""
+        return value if is_url(value) else Path(value)
 
 
 def keep_token_file(ctx: click.Context, param: click.Parameter, value: Path | None) -> None:
@@ -49,4 +61,9 @@ def token() -> str | None:
 
 def quoted(store: StoreAddress | None) -> str:
     """Return a store as an argument in a shell."""
+    if is_url(store):
+        from keyrun.storage.postgres.address import Address
+
+        # Without its password.
+        return shell_word(str(Address(str(store), "keyrun")))
     return "STORE" if store is None else shell_word(store)

@@ -7,13 +7,18 @@
 
 import socket
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    suppress,
+)
 from pathlib import Path
 from typing import Any, Protocol
 
 import trio
 
-from keyrun import App, connect
+from keyrun import App, Reader, Runtime, connect
 from keyrun.cli.addresses import StoreAddress, quoted, token
 from keyrun.cli.errors import check_store
 from keyrun.cli.exit_codes import NO_STORE, USAGE, CommandError
@@ -27,6 +32,7 @@ from keyrun.control.table import CALLS
 from keyrun.control.target import SOCKET, short_path
 from keyrun.runtime.operator import open_operator
 from keyrun.storage import PayloadError, StoreLocked
+from keyrun.storage.opening import is_url
 
 CALL_TIMEOUT = 5.0
 """Seconds until a process has to answer at an address."""
@@ -60,9 +66,9 @@ class LiveStore:
 class IdleStore:
     """A store that no process has open, opened as an operator."""
 
-    def __init__(self, owner: Owner, path: Path, app: App | None) -> None:
+    def __init__(self, owner: Owner, store: StoreAddress, app: App | None) -> None:
         self._owner = owner
-        self._path = path
+        self._store = store
         self._app = app
 
     async def perform(
@@ -79,14 +85,14 @@ class IdleStore:
         start = "start the application, with control=True, and repeat the command"
         if operation.idle is Idle.NO:
             raise CommandError(
-                f"{name} runs code of the application, and no process has {quoted(self._path)} "
+                f"{name} runs code of the application, and no process has {quoted(self._store)} "
                 f"open; {start}",
                 USAGE,
             )
         if operation.idle is Idle.WITH_APP and self._app is None:
             raise CommandError(
                 f"{name} needs the workflows of the application, and no process has "
-                f"{quoted(self._path)} open; add --app MODULE:APP, or {start}",
+                f"{quoted(self._store)} open; add --app MODULE:APP, or {start}",
                 USAGE,
             )
 
@@ -97,7 +103,7 @@ class IdleStore:
             if takes_values(action) and not arguments.get("preview", True):
                 raise CommandError(
                     f"{action.name} stores a value for each run that matches, and no process has "
-                    f"{quoted(self._path)} open; add --app MODULE:APP, or start the application, "
+                    f"{quoted(self._store)} open; add --app MODULE:APP, or start the application, "
                     "with control=True, and repeat the command",
                     USAGE,
                 )
@@ -131,6 +137,8 @@ async def opened(
         if isinstance(store, Path):
             check_store(store)
             yield await _of_directory(store, namespace, app, stack)
+        elif is_url(store):
+            yield await _of_database(store, namespace, app, stack)
         else:
             yield LiveStore(await stack.enter_async_context(connected(store, namespace)))
 
@@ -142,14 +150,7 @@ async def _of_directory(
     until = trio.current_time() + PATIENCE
     while True:
         try:
-            operator = open_operator(
-                path,
-                namespace=namespace,
-                workflows=given.workflows,
-                limits=given.limits,
-                transform=given.transform,
-                redact=given.redact,
-            )
+            operator = _operator(path, namespace, given)
             return IdleStore(Owner(await stack.enter_async_context(operator)), path, app)
         except StoreLocked as error:
             locked = error
@@ -167,6 +168,41 @@ async def _of_directory(
         await trio.sleep(RETRY_EVERY)
 
 
+async def _of_database(
+    url: str, namespace: str, app: App | None, stack: AsyncExitStack
+) -> OperatedStore:
+    try:
+        operator = _operator(url, namespace, App() if app is None else app)
+        return IdleStore(Owner(await stack.enter_async_context(operator)), url, app)
+    except StoreLocked:
+        return LiveStore(await stack.enter_async_context(connected(url, namespace)))
+
+
+def _operator(
+    store: StoreAddress, namespace: str, app: App
+) -> AbstractAsyncContextManager[Runtime]:
+    return open_operator(
+        store,
+        namespace=namespace,
+        workflows=app.workflows,
+        limits=app.limits,
+        transform=app.transform,
+        redact=app.redact,
+    )
+
+
+@asynccontextmanager
+async def reading(url: str, namespace: str) -> AsyncIterator[Reader]:
+    """Read a namespace of a database: through its owner, or as an operator if it has none."""
+    async with AsyncExitStack() as stack:
+        reader: Reader
+        try:
+            reader = await stack.enter_async_context(_operator(url, namespace, App()))
+        except StoreLocked:
+            reader = await stack.enter_async_context(connected(url, namespace))
+        yield reader
+
+
 def _is_served(path: Path) -> bool:
     """Return whether a process accepts connections at a socket."""
     with suppress(OSError), socket.socket(socket.AF_UNIX) as probe, short_path(path) as address:
@@ -179,8 +215,12 @@ def _is_served(path: Path) -> bool:
 async def connected(store: StoreAddress, namespace: str) -> AsyncIterator[RemoteRuntime]:
     """Connect to the process that has a store open. Raise `CommandError` if it has another
     namespace open."""
-    given = token() if isinstance(store, str) else None
-    async with connect(store, token=given, call_timeout=CALL_TIMEOUT) as client:
+    in_database = is_url(store)
+    given = token() if isinstance(store, str) and not in_database else None
+    of_database = namespace if in_database else None
+    async with connect(
+        store, token=given, call_timeout=CALL_TIMEOUT, namespace=of_database
+    ) as client:
         assert isinstance(client, RemoteRuntime)
         about: Session = await client._perform(CALLS["about"], {})
         if about.namespace != namespace:

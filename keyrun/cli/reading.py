@@ -18,6 +18,7 @@ from keyrun.cli.listing import ListingPrinter
 from keyrun.cli.screen import note
 from keyrun.errors import KeyrunError
 from keyrun.storage import MemoryStore
+from keyrun.storage.opening import is_url
 
 T = TypeVar("T")
 
@@ -49,11 +50,12 @@ def read_store(store: StoreAddress, namespace: str, ask: Callable[[Reader], Awai
 
 
 def _read_remote(address: str, namespace: str, ask: Callable[[Reader], Awaitable[T]]) -> T:
-    from keyrun.cli.operating import connected
+    from keyrun.cli.operating import connected, reading
 
     async def main() -> T:
-        async with connected(address, namespace) as client:
-            return await ask(client)
+        opened = reading if is_url(address) else connected
+        async with opened(address, namespace) as reader:
+            return await ask(reader)
 
     return trio.run(main)
 

@@ -16,6 +16,7 @@ import trio
 
 from keyrun import App, KeyrunError
 from keyrun.cli import options
+from keyrun.cli.addresses import DatabaseOrDirectory
 from keyrun.cli.errors import has_store, report_errors
 from keyrun.cli.exit_codes import FAILED, LOST_STORE, NO_STORE, OK, USAGE, CommandError
 from keyrun.cli.reading import check_namespace
@@ -29,6 +30,7 @@ from keyrun.extras import need
 from keyrun.logging import JsonFormatter, StepFilter
 from keyrun.runtime.logger import logger
 from keyrun.storage import StoreError
+from keyrun.storage.opening import is_url
 
 if TYPE_CHECKING:
     from keyrun.hosting.served import Served
@@ -42,9 +44,10 @@ TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 @click.option(
     "--store",
     required=True,
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Directory of the store, created if there is none.",
+    type=DatabaseOrDirectory(),
+    metavar="DIR|URL",
+    help="Directory of the store, created if there is none, or the URL of a PostgreSQL database, "
+    "which several machines can serve.",
 )
 @click.option(
     "--http",
@@ -71,9 +74,7 @@ TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 @click.option(
     "--when-locked",
     type=click.Choice(["fail", "wait"]),
-    default="fail",
-    show_default=True,
-    help="Whether to fail or to wait if another process has the store open.",
+    help="Whether to fail or to wait if another process has the directory open.  [default: fail]",
 )
 @click.option(
     "--lock-timeout",
@@ -104,12 +105,12 @@ def command(
     /,
     *,
     target: str,
-    store: Path,
+    store: Path | str,
     http: str | None,
     token_file: Path | None,
     allowed_hosts: tuple[str, ...],
     namespace: str,
-    when_locked: str,
+    when_locked: str | None,
     lock_timeout: float,
     drain_timeout: float | None,
     json_logs: bool,
@@ -152,12 +153,18 @@ def command(
         control = Control(http=http, token_file=token_file, allowed_hosts=allowed_hosts)
     except ValueError as error:
         raise CommandError(str(error), USAGE) from error
+    if when_locked is not None and is_url(store):
+        raise CommandError(
+            "--when-locked is for a directory: processes that serve the URL of a database share it",
+            USAGE,
+        )
     opening = {"namespace": namespace, "when_locked": when_locked, "lock_timeout": lock_timeout}
     with Stopping() as stopping:
         app = find_app(target)
         if drain_timeout is not None:
             app = attrs.evolve(app, drain_timeout=drain_timeout)
-        has_store(store)
+        if isinstance(store, Path):
+            has_store(store)
         _set_up_logging(log_level, json_logs=json_logs)
         server = Server(target, stopping, json_logs=json_logs)
         code = trio.run(partial(server.run, store, app, control, **opening))
@@ -193,7 +200,7 @@ class Server:
         self._stop = trio.Event()
         self._is_open = False
 
-    async def run(self, store: Path, app: App, control: Control, **opening: Any) -> int:
+    async def run(self, store: Path | str, app: App, control: Control, **opening: Any) -> int:
         """Serve until a signal arrives, and return the exit code."""
         from keyrun.hosting.served import served
 
@@ -226,10 +233,11 @@ class Server:
 
     def _announce(self, server: "Served") -> None:
         """Say where the API is."""
-        places = [f"unix:{server.socket}"]
+        places = [] if server.socket is None else [f"unix:{server.socket}"]
         if server.url is not None:
             places.insert(0, f"{server.url} (tokens in {server.tokens})")
-        said = visible(f"Serving {self._target} at {' and '.join(places)}")
+        at = f" at {' and '.join(places)}" if places else ""
+        said = visible(f"Serving {self._target}{at}")
         if self._json_logs:
             logger.info("%s", said, extra={"event": "serving", "url": server.url})
             return

@@ -53,9 +53,27 @@ class _NotOpen:
         raise AssertionError("a request was admitted")
 
 
-def _not_open(word: str) -> HttpApi:
-    nobody = _NotOpen(word)
+class _NotOwner(_NotOpen):
+    """The guard and the performer while another process owns the store."""
+
+    def __init__(self, word: Callable[[], str]) -> None:
+        super().__init__("a client")
+        self._now = word
+
+    def trouble(self) -> str:
+        """Return the word that says whether there is an owner."""
+        return self._now()
+
+    def _refuse(self) -> NoReturn:
+        raise Refused(421, "NotOwner", "this process does not own the store; ask its owner")
+
+
+def _api_of(nobody: _NotOpen) -> HttpApi:
     return HttpApi(nobody, nobody)
+
+
+def _not_open(word: str) -> HttpApi:
+    return _api_of(_NotOpen(word))
 
 
 class Front:
@@ -70,6 +88,11 @@ class Front:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         await self._api(scope, receive, send)
+
+    def disown(self, word: Callable[[], str]) -> None:
+        """Answer, until `answering`, that another process owns the store. `word` returns what
+        `/readyz` answers."""
+        self._api = _api_of(_NotOwner(word))
 
     @contextmanager
     def answering(self, api: HttpApi) -> Iterator[None]:

@@ -130,7 +130,12 @@ class _SealedAnswers:
         try:
             return {**message, "body": self._opener.open(message.get("body", b""))}
         except Unsealed as error:
-            logger.warning("the connection of node %s is closed: %s", self._node, error)
+            logger.warning(
+                "the connection of node %s is closed: %s",
+                self._node,
+                error,
+                extra={"event": "client_failed"},
+            )
             return {"type": "http.disconnect"}
 
     async def send(self, message: Any) -> None:
@@ -149,7 +154,7 @@ async def _refuse(send: Send, status: int, detail: str, *headers: tuple[bytes, b
 
 
 @attrs.frozen
-class Listener:
+class NodeListener:
     """The listener of a node."""
 
     api: NodeApi
@@ -160,18 +165,20 @@ class Listener:
 
 
 @asynccontextmanager
-async def listening(at: tuple[str, int] | None, advertise: str | None) -> AsyncIterator[Listener]:
+async def listening(
+    at: tuple[str, int] | None, advertise: str | None
+) -> AsyncIterator[NodeListener]:
     """Listen on a host and port, or on a unix socket in a folder that only this user can enter."""
     api, process = NodeApi(), os.getpid()
     if at is not None:
         listeners = bind_tcp(*at)
         async with serving(api, listeners) as cut_off:
-            yield Listener(api, advertise or url_of(at[0], listeners), cut_off)
+            yield NodeListener(api, advertise or url_of(at[0], listeners), cut_off)
         return
     folder = Path(tempfile.mkdtemp(prefix="keyrun-"))
     try:
         async with serving(api, [bind_unix(folder / SOCKET)]) as cut_off:
-            yield Listener(api, advertise or f"unix:{folder / SOCKET}", cut_off)
+            yield NodeListener(api, advertise or f"unix:{folder / SOCKET}", cut_off)
     finally:
         if os.getpid() == process:
             shutil.rmtree(folder, ignore_errors=True)

@@ -9,7 +9,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 import attrs
 import trio
 
-from keyrun.control.nodes import Listener, NodeConnection, Skew, listening
+from keyrun.control.front import Front
+from keyrun.control.nodes import NodeConnection, NodeListener, Skew, listening
 from keyrun.control.options import Control
 from keyrun.control.performer import Performer
 from keyrun.control.places import Open
@@ -111,13 +112,21 @@ class PostgresPlace:
     retry_most = 1.0
 
     def __init__(
-        self, store: PostgresStore, open_: Open, *, control: Control, call_timeout: float
+        self,
+        store: PostgresStore,
+        open_: Open,
+        *,
+        control: Control,
+        call_timeout: float,
+        front: Front | None = None,
     ) -> None:
+        """`front` is a listener for the HTTP API that is open already."""
         self._store = store
         self._open = open_
         self._control = control
+        self._front = front
         self._secret = ""
-        self._listener: Listener | None = None
+        self._listener: NodeListener | None = None
         self.transport: Transport = LeaseTransport(store, call_timeout=call_timeout)
 
     @asynccontextmanager
@@ -125,7 +134,12 @@ class PostgresPlace:
         await self._store.read_lease()  # raises an error that says why the database is no use
         at = self._control.listen or await self._local_address()
         async with listening(at, self._control.advertise) as self._listener:
+            self._answer_as_client()
             yield
+
+    def _answer_as_client(self) -> None:
+        if self._front is not None:
+            self._front.disown(lambda: "client" if self.transport.connection else "no owner")
 
     async def _local_address(self) -> tuple[str, int] | None:
         """Return the address from which this process reaches the database, or None if it is reached
@@ -153,7 +167,10 @@ class PostgresPlace:
         assert self._listener is not None
         store = self._store
         async with AsyncExitStack() as stack:
-            owner = await stack.enter_async_context(control_plane(engine, None, self._control))
+            stack.callback(self._answer_as_client)
+            owner = await stack.enter_async_context(
+                control_plane(engine, None, self._control, self._front)
+            )
             stack.callback(self._listener.cut_off)
             stack.enter_context(
                 self._listener.api.owning(

@@ -10,14 +10,18 @@ import attrs
 from keyrun.control.front import Front
 from keyrun.control.options import Control
 from keyrun.control.page_address import page_address
+from keyrun.control.places import Open, StorePlace
 from keyrun.control.roles import Role
 from keyrun.control.serving import check_control, control_plane, token_path
 from keyrun.control.target import SOCKET
 from keyrun.control.tokens import TokenFile
+from keyrun.extras import need
 from keyrun.hosting.app import App
+from keyrun.hosting.trio_host import opened
 from keyrun.runtime import open as engine
 from keyrun.runtime.runtime import Runtime
 from keyrun.storage import LmdbStore, Store
+from keyrun.storage.opening import is_url
 
 
 @attrs.frozen(kw_only=True)
@@ -39,12 +43,17 @@ class Served:
 
 @asynccontextmanager
 async def served(
-    store: "Path | Store", app: App, control: Control, **opening: Any
+    store: "Path | str | Store", app: App, control: Control, **opening: Any
 ) -> AsyncIterator[Served]:
     """Open an application and serve its control plane. `opening` has the arguments of
     `open_runtime` that are not in `app`.
 
-    The listener on TCP is open before the store is, and until the runtime has drained."""
+    The listener on TCP is open before the store is, and until the runtime has drained. If the store
+    is the URL of a database, the API answers in the process that owns the store."""
+    if is_url(store):
+        async with _served_at_url(str(store), app, control, **opening) as found:
+            yield found
+        return
     store = engine.as_store(store)
     path = store.path if isinstance(store, LmdbStore) else None
     check_control(path, control)
@@ -63,6 +72,40 @@ async def served(
             tokens=tokens,
             page=None if front is None or tokens is None else _page(front.url, tokens, control),
             socket=None if path is None else path / SOCKET,
+        )
+
+
+@asynccontextmanager
+async def _served_at_url(
+    url: str, app: App, control: Control, **opening: Any
+) -> AsyncIterator[Served]:
+    check_control(None, control)
+    need("psycopg", for_="the URL of a database", extra="postgres")
+    from keyrun.control.postgres_place import PostgresPlace, PostgresStore
+
+    async with AsyncExitStack() as stack:
+        front = None
+        if control.http is not None:
+            front = await stack.enter_async_context(Front.opened(*control.http))
+
+        def placed(
+            store: Store, open_: Open, *, namespace: str, control: Control, call_timeout: float
+        ) -> StorePlace:
+            assert isinstance(store, PostgresStore)
+            return PostgresPlace(
+                store, open_, control=control, call_timeout=call_timeout, front=front
+            )
+
+        runtime = await stack.enter_async_context(
+            opened(url, control=control, place=placed, **app.options(), **opening)
+        )
+        tokens = None if front is None else token_path(None, control)
+        yield Served(
+            runtime=runtime,
+            url=None if front is None else front.url,
+            tokens=tokens,
+            page=None if front is None or tokens is None else _page(front.url, tokens, control),
+            socket=None,
         )
 
 
