@@ -20,7 +20,7 @@ import trio
 
 from keyrun.control.frames import PATH
 from keyrun.control.http import HttpApi
-from keyrun.control.listening import bind_tcp, bind_unix, serving, url_of
+from keyrun.control.listening import PEER, bind_tcp, bind_unix, serving, url_of
 from keyrun.control.performer import Performer
 from keyrun.control.problems import Refused
 from keyrun.control.request import Receive, Request, Scope, Send
@@ -42,15 +42,12 @@ class _NodeGuard:
 
     async def admit(self, request: Request) -> Caller:
         """Return the node that sent the request."""
-        signature: Signature = request.scope["state"][_SIGNATURE]
-        return Caller(name=f"node {signature.node}", role=Role.ADMIN)
+        assert request.peer is not None
+        return Caller(name=request.peer, role=Role.ADMIN)
 
     def check_host(self, request: Request) -> None:
         """Refuse every request of a browser."""
         raise Refused(404, "NotFound", "nodes serve no page")
-
-
-_SIGNATURE = "keyrun_signature"
 
 
 class _Ownership:
@@ -107,7 +104,8 @@ class NodeApi:
         except Unsealed as error:
             await _refuse(send, 401, str(error))
             return
-        scope["state"] = {**(scope.get("state") or {}), _SIGNATURE: signature}
+        # A node is trusted as a peer of the unix socket is: nothing is redacted for it.
+        scope["state"] = {**(scope.get("state") or {}), PEER: f"node {signature.node}"}
         sealed = _SealedAnswers(ownership.secret, signature, receive, send)
         await ownership.api(scope, sealed.receive, sealed.send)
 

@@ -188,6 +188,32 @@ async def test_nodes_listen_where_they_are_told(namespace: str) -> None:
         assert lease.address == "http://localhost:1"
 
 
+async def test_nodes_speak_over_tcp_and_see_values_that_are_redacted_for_people(
+    namespace: str,
+) -> None:
+    options: dict[str, Any] = {
+        "namespace": namespace,
+        "control": Control(listen="127.0.0.1:0"),
+        "redact": lambda value: "hidden",
+    }
+    async with crowd(store_of(namespace)) as members:
+        owner = await members.join(**options)
+        client = await members.join(store=store_of(namespace), **options)
+        assert (owns(owner.rt), owns(client.rt)) == (True, False)
+        lease = await store_of(namespace).read_lease()
+        assert lease is not None
+        assert str(lease.address).startswith("http://127.0.0.1:")
+        run = await client.rt.submit(wait_for_go, key="k")
+        await client.rt.signal(run.run_id, "go", "secret")
+        assert await run.result() == "secret"
+        audit = await owner.rt.audit()
+        assert {each.who for each in audit.entries} == {f"node {_node_of(client.rt)}"}
+
+
+def _node_of(rt: Any) -> str:
+    return str(rt._transport._store.node)
+
+
 async def test_the_secret_is_new_for_each_owner_and_in_no_text(
     namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
