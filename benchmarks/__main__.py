@@ -17,6 +17,7 @@ SUITES = {
     "tracing": "the cost of a step while spans of it are exported, and while they are not sampled",
     "control": "submits through the socket and over HTTP beside submits in the process",
     "subscribers": "the speed of the engine while 200 clients read its events over HTTP",
+    "page": "the web page: first answers with a million runs, polling, and live events",
     "metrics": "the cost of counting, and of a scrape with a million runs",
     "keys": "the cost of a step from 100 to 100,000 keys",
     "backlog": "a million runs that wait: memory, and the time to the first step",

@@ -129,6 +129,9 @@ def test_an_application_is_served_from_the_wheel(environment: Path, tmp_path: Pa
         server.announced()
         server.until("/readyz", (200, "ok"))
         assert server.call("GET", "/v1/openapi.json")["openapi"] == "3.1.0"
+        for path in (ROOT / "keyrun/page").iterdir():
+            place = "/" if path.name == "index.html" else f"/page/{path.name}"
+            assert server.get(place) == (200, path.read_text()), "a file of the web page"
         server.process.terminate()
         assert server.ended() == 0
     assert Path(server.errors[0].strip()).is_relative_to(environment)

@@ -26,7 +26,8 @@ from tests.control.servers.forwarding import Forward
 from tests.control.world import Client
 
 TOKEN = "the-token-of-an-admin"
-LOGINS = {f"Bearer {TOKEN}": ("ann", "admin")}
+READER = "the-token-of-a-reader"
+LOGINS = {f"Bearer {TOKEN}": ("ann", "admin"), f"Bearer {READER}": ("eve", "read")}
 
 
 def user_of(request: Request) -> tuple[str, str] | None:
@@ -98,7 +99,7 @@ async def by_serve(tokens: Path, options: dict[str, Any]) -> AsyncIterator[Clien
     """Serve a runtime as the command does."""
     control = Control(http="127.0.0.1:0", token_file=tokens)
     tokens.touch(0o600)
-    tokens.write_text(f"{TOKEN} admin ann\n")
+    tokens.write_text(f"{TOKEN} admin ann\n{READER} read eve\n")
     async with served(MemoryStore(), App(**options), control) as server:
         assert server.url is not None
         yield Client(Forward(server.url, TOKEN), server.runtime)
