@@ -54,19 +54,19 @@ def count(name: str, value: int, least: int) -> None:
 
 
 def flag(name: str, value: bool) -> None:
-    """Refuse what is not True or False."""
+    """Raise if `value` is not True or False."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r}")
 
 
 def instance(name: str, value: object, kind: type) -> None:
-    """Refuse what is not of a class."""
+    """Raise if `value` is not an instance of `kind`."""
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be a {kind.__name__}, got {value!r}")
 
 
 def several(name: str, value: object) -> None:
-    """Refuse what can't be iterated over, and a string."""
+    """Raise if `value` is a string, or cannot be iterated over."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise TypeError(f"{name} must be a list, got {value!r}")
 

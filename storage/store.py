@@ -41,7 +41,7 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 def boottime() -> float:
     """Return the time of `Store.trusted_until`, in seconds. It passes also while the machine
-    sleeps, and nobody sets it."""
+    sleeps, and cannot be set."""
     return time.clock_gettime(_CLOCK)
 
 
@@ -75,7 +75,7 @@ class Store(ABC):
     The rule is about one `Store` object. A reader in another process may see a batch earlier.
 
     The rule of trust: a store in a database may get another owner. The database rejects the commits
-    of the owner before, and this process is told by `when_failed`, with `StoreLost`. No effect may
+    of the owner before, and `when_failed` reports `StoreLost` to this process. No effect may
     begin after `trusted_until`, because another process may own the store then. An untrusted store
     is not lost: its commits wait, and `when_trusted` reports that effects may begin again. A commit
     that has returned is good, also after `trusted_until`. Embedded stores are always trusted.

@@ -135,5 +135,5 @@ def _say(text: str) -> None:
     try:
         print(visible(text), flush=True)
     except OSError:
-        # Nobody reads it.
+        # The reader of the output has ended.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -247,7 +247,7 @@ class Server:
         try:
             print(said, flush=True)
         except OSError:
-            # Nobody reads it. Steps that print must not fail because of that.
+            # The reader of the output has ended. Steps that print must not fail because of that.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def _report(self, raised: Exception) -> int:

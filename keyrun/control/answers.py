@@ -1,7 +1,7 @@
 """Answers: the JSON text of what operations answer.
 
 A large answer takes long to write. It is written in a thread, part by part, so that the event loop
-goes on: Python lets another thread run between two parts, and not within one.
+continues: Python lets another thread run between two parts, and not within one.
 """
 
 from itertools import islice

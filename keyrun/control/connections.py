@@ -61,7 +61,7 @@ class _Stream(anyio.abc.ByteStream):
         self._inner = inner
         self._seconds = seconds
         self.discards = False
-        """Whether nobody wants what the other end still sends."""
+        """Whether everything that the other end still sends is dropped."""
 
     @property
     def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:

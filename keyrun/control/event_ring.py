@@ -210,7 +210,7 @@ class EventRing:
     def newest(
         self, start: int, most: int, run_id: str | None, kinds: frozenset[EventKind] | None
     ) -> tuple[list[Shown], int, int]:
-        """Return the newest events since a position that match, at most so many, with the position
+        """Return the newest events since a position that match, at most `most`, with the position
         of the first one and the number of the others."""
         matching: list[int] = []
         total = 0

@@ -9,7 +9,7 @@ and a msgpack array of that size.
 | `[id, operation, operation id or None, arguments]` | perform an operation |
 | `[id, operation, operation id or None, arguments, trace]` | the same, in a span: see below |
 | `[id]` | cancel a call |
-| `[id, number]` | the client has taken so many further answers of a stream |
+| `[id, number]` | the client has taken this number of further answers of a stream |
 
 | from the owner | meaning |
 |---|---|

@@ -355,7 +355,7 @@ class HttpApi:
                 f"it serves the namespace {own!r} of the store, not {asked[0]!r}; all processes "
                 "that join a store open the same namespace",
             )
-        # Whoever may open the unix socket may read the store, and its processes need the values.
+        # A process that may open the unix socket may read the store, too, and needs the values.
         # Only a page for people asks for redacted ones.
         plain = request.peer is not None and "redacted" not in query
         redacting = None if plain else self._redacting

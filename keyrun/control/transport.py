@@ -118,7 +118,7 @@ class Calls:
             self._put(pack(call))
 
     def take(self, call: int, number: int) -> None:
-        """Let the owner send further answers of a stream: so many were taken."""
+        """Let the owner send further answers of a stream, because `number` of them were taken."""
         if call in self._answers and not self.broken:
             self._put(pack(call, number))
 

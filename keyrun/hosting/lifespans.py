@@ -1,8 +1,8 @@
 """Lifespans of processes that share a store: entered when the process becomes the owner, and left
 when its engine has ended.
 
-Nobody knows before when that is, so the lifespan has a task or a thread of its own, which enters
-and leaves it.
+That time is not known before, so the lifespan has a task or a thread of its own, which enters and
+leaves it.
 """
 
 import asyncio

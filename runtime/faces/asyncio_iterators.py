@@ -1,4 +1,4 @@
-"""What code on an asyncio loop iterates over: events, progress, outcomes of a group."""
+"""Iterators for code on an asyncio loop: events, progress, outcomes of a group."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine

@@ -1,4 +1,4 @@
-"""What takes no task on the Trio side: submits, and waits for the end of a run.
+"""Direct calls: submits and waits for the end of a run, which take no task on the Trio side.
 
 These are the calls of every run. Their functions are called in Trio's thread, and the commit or the
 run table settles the outcome.

@@ -1,4 +1,4 @@
-"""What threads iterate over: events, progress, outcomes of a group."""
+"""Iterators for threads: events, progress, outcomes of a group."""
 
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress

@@ -78,7 +78,7 @@ class MetricFamily(NamedTuple):
 
 @attrs.frozen(kw_only=True)
 class Measured:
-    """What is measured of a partition."""
+    """The parts of a partition that are measured."""
 
     state: "PartitionState"
     runs: "RunTable"
