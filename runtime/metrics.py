@@ -7,10 +7,9 @@ Their labels are names from code: workflows and steps. A program may make names 
 label keeps its first values, and all others count as `OTHER`.
 """
 
-from bisect import bisect_left
 from collections import defaultdict
 
-from keyrun._histogram import Histogram
+from keyrun._histogram import FOLD, Histogram
 from keyrun.runtime.logger import logger
 from keyrun.runtime.saturation import Saturation
 
@@ -89,9 +88,10 @@ class WorkflowMetrics:
         if found is None:
             found = self.step(step)
         # As in `Histogram.add`, without a call.
-        histogram = found.seconds
-        histogram.counts[bisect_left(STEP_SECONDS, seconds)] += 1
-        histogram.sum += seconds
+        kept = found.seconds.kept
+        kept.append(seconds)
+        if len(kept) >= FOLD:
+            found.seconds.fold()
 
     def attempted(self, step: str, outcome: str, seconds: float) -> None:
         """Count an attempt with another outcome."""

@@ -268,7 +268,7 @@ class GroupCommit:
     def statistics(self) -> CommitStatistics:
         """Return a snapshot of the counters."""
         return CommitStatistics(
-            commits=sum(self.durations.counts),
+            commits=self.durations.count(),
             records=int(self.sizes.sum),
             largest=self._largest,
             staged=sum(map(len, (*self._full, self.group))),

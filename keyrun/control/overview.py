@@ -72,7 +72,7 @@ class OverviewReader:
                 ended[State.SUCCEEDED] += workflow.succeeded
                 for (name, _), number in workflow.ended.items():
                     ended[State(name)] += number
-                attempts += sum(sum(each.seconds.counts) for each in workflow.steps.values())
+                attempts += sum(each.seconds.count() for each in workflow.steps.values())
         return Overview(
             runs=self._runs,
             dead_letters=sum(state.counts.dead_letters.values()),

@@ -224,7 +224,7 @@ def _steps(partition: Measured) -> Iterator[MetricFamily]:
     attempts = []
     for of, found in steps:
         others = dict(found.attempts)
-        completed = sum(found.seconds.counts) - sum(others.values())
+        completed = found.seconds.count() - sum(others.values())
         outcomes = {"completed": completed, **others}
         attempts += [((*of, outcome), float(number)) for outcome, number in outcomes.items()]
     yield MetricFamily(
@@ -307,7 +307,7 @@ def _queue(partition: Measured) -> Iterator[MetricFamily]:
         [
             ((name,), Distribution.of(each.backpressure))
             for name, each in list(metrics.workflows.items())
-            if each.backpressure.sum or any(each.backpressure.counts)
+            if each.backpressure.count()
         ],
     )
     began = immediate(oldest_pending(partition))
