@@ -243,7 +243,7 @@ def run(bench: Bench) -> None:
     bench.survey(
         f"first answers with {runs:,} stored runs",
         {"": partial(first_answers, runs)},
-        metrics={name: lower("ms", 100) for name in QUESTIONS},
+        metrics={name: lower("ms", 100 if name == "first page" else 300) for name in QUESTIONS},
         warm_up=False,
     )
     bench.survey(

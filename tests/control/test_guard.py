@@ -326,7 +326,7 @@ def lower_role(tokens: TokenFile, _: str) -> None:
 
 
 def end_session(tokens: TokenFile, cookie: str) -> None:
-    tokens.end_session(cookie.partition(f"{COOKIE}=")[2])
+    tokens.end_session(cookie.partition(f"{COOKIE}_8000=")[2])
 
 
 ENDS = [
