@@ -43,6 +43,7 @@ from keyrun import (
     step,
     workflow,
 )
+from keyrun.actors import checks
 from keyrun.graphs import durable
 from keyrun.runtime import internal_errors
 from keyrun.runtime.events import logs
@@ -344,7 +345,7 @@ def _is_behind_a_guard(frame: FrameType) -> bool:
 GUARDS = frozenset({"INTERNAL_CODE", "guard", "guarded", "check_internal"})
 CHECKS = ("a_reason", "as_step", "CurrentStep._check")
 SPECIAL = ("<module>", "Run.guard", "Run.guarded", "unseal")
-EXEMPT = (internal_errors.__name__, logs.__name__, payload.__name__)
+EXEMPT = (internal_errors.__name__, logs.__name__, payload.__name__, checks.__name__)
 
 
 @attrs.define
