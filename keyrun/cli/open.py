@@ -20,6 +20,7 @@ from keyrun.cli.stopping import Stopping
 from keyrun.cli.target import find_app
 from keyrun.control.options import Control
 from keyrun.extras import need
+from keyrun.storage.opening import is_url
 
 
 @click.command("open")
@@ -76,6 +77,12 @@ def command(
     check_namespace(namespace)
     if isinstance(store, Path):
         check_store(store)
+    elif is_url(store):
+        raise CommandError(
+            "keyrun open shows a directory or the process at an address, not a database; serve the "
+            "database with --http, and open the page of that process",
+            USAGE,
+        )
     for library in ("anycorn", "h11"):
         need(library, for_="keyrun open", extra="control")
     try:

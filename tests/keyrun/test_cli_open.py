@@ -153,6 +153,8 @@ def test_the_process_at_an_address_is_shown_with_the_role_of_the_token(tmp_path:
 def test_what_cannot_be_shown_is_an_error(store: Path, tmp_path: Path) -> None:
     missing = invoke("open", tmp_path / "nothing")
     assert (missing.exit_code, "does not exist" in missing.stderr) == (4, True)
+    database = invoke("open", "postgresql://localhost/shop")
+    assert (database.exit_code, "not a database" in database.stderr) == (2, True)
     address = invoke("open", store, "--http", "nonsense")
     assert (address.exit_code, "HOST:PORT" in address.stderr) == (2, True)
     with socket.create_server(("127.0.0.1", 0)) as listener:
