@@ -307,3 +307,30 @@ async def test_the_states_of_an_idle_store_are_counted(tmp_path: Path) -> None:
         assert sum(overview["runs"].values()) == 2
         assert overview["runs"]["paused"] == 1
         assert overview["paused"]
+
+
+def stars(value: Any) -> Any:
+    """Hide all texts."""
+    return "***" if isinstance(value, str) else value
+
+
+async def test_the_page_shows_no_more_than_the_application_lets_it_live_or_idle(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "state"
+
+    async def check(client: Client) -> None:
+        assert (await client.good("GET", "/v1/runs/done"))["result"] == "***"
+        assert (await client.good("GET", "/v1/runs"))["runs"][0]["result"] == "***"
+        assert (await client.good("GET", "/v1/runs/done/input"))["result"] == "***"
+        history = (await client.good("GET", "/v1/runs/done/history"))["events"]
+        assert {each["value"] for each in history} <= {"***", None}
+        whole = await client.call("GET", "/v1/runs/done/export")
+        assert b"ann" not in whole.body.lower().replace(b"cannot", b"")
+
+    async with open_runtime(path, workflows=WORKFLOWS, redact=stars, control=True) as rt:
+        await (await rt.submit(greet, "ann", key="k", run_id="done")).result()
+        async with viewed(f"unix:{path}/control.sock") as (client, _):
+            await check(client)
+    async with viewed(path, redact=stars) as (client, _):
+        await check(client)
