@@ -8,7 +8,7 @@ class Problem extends Error {
   }
 }
 
-/** What the page knows about the connection: `live`, `polling` (a stream was cut) or `lost`. */
+/** The connection: `live`, `polling` (a stream was cut) or `lost`. */
 export const connection = { state: "", reason: "", changed() {} };
 
 export function setConnection(state, reason = "") {

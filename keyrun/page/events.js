@@ -7,7 +7,7 @@ const MOST = 300;
 const RATE = 200;
 const GROUPS = {
   all: "", runs: "run_submitted run_started run_waiting run_resumed run_paused run_cancelling run_succeeded run_failed run_cancelled run_redriven run_quarantined",
-  problems: "run_failed run_quarantined step_retrying step_failed step_timed_out step_overrun step_blocked step_starving circuit_opened circuit_closed limit_hit backpressure_began key_quarantined",
+  problems: "run_failed run_quarantined step_retrying step_failed step_timed_out step_overrun step_blocked circuit_opened circuit_closed limit_hit backpressure_began key_quarantined",
 };
 
 async function read(values, last, signal, take) {
@@ -95,7 +95,7 @@ export default {
         local.missed != null && h("span.bad", { "data-missed": local.missed }, `${number(local.missed)} events were missed.`)),
       table("Live events", rows, [
         ["At", ({ at }) => time(at)], ["Event", ({ kind }) => eventBadge(kind)], ["Run", ({ run_id: id }) => runLink(id)], ["Key", ({ key }) => keyLink(key), "wide"], ["What", (each) => h("span.clip", what(each)), "fill wide"],
-      ], { of: "number", data: (each) => ({ "data-event": each.kind, class: each.kind === "missed" && "missed" }), none: "No event yet. Events appear as they happen." }),
+      ], { of: "number", data: (each) => ({ "data-event": each.kind, "data-run": each.run_id, "data-key": each.key, class: each.kind === "missed" && "missed" }), none: "No event yet. Events appear as they happen." }),
     ];
   },
 };

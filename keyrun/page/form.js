@@ -52,11 +52,9 @@ function arrayForm({ items }, root, label) {
   return { node: h("fieldset", h("legend", label), list, h("button", { "aria-label": `Add to ${label}`, onclick: add }, "Add")), read: () => [...parts].map((each) => each.read()) };
 }
 
-const HINTS = { "date-time": "2026-01-31T14:00:00Z", decimal: "1.20" };
-
 function inputOf({ type, format, default: given, enum: values = type === "boolean" ? [false, true] : null, const: fixed }, required, label) {
   const text = (value) => (type === "string" ? value : JSON.stringify(value)), value = given === undefined ? "" : text(given);
   if (values || fixed !== undefined) return h("select", !required && h("option", { value: "" }, "–"), (values ?? [fixed]).map((each) => h("option", { value: text(each), selected: each === given }, String(each))));
-  if (/string|integer|number/.test(type)) return h("input", { value, type: format === "date" ? "date" : "text", placeholder: HINTS[format] });
+  if (/string|integer|number/.test(type)) return h("input", { value, type: format === "date" ? "date" : "text", placeholder: format === "date-time" && "2026-01-31T14:00:00Z" });
   return h("textarea.mono", { rows: 4, placeholder: "JSON" }, value);
 }

@@ -18,7 +18,13 @@ export const list = listScreen({
 const stored = ({ value, size, unshown }) => [h("p", faint(`${number(size)} bytes`, unshown && `, ${words(unshown)}`)), !unshown && json(value)];
 
 export const one = {
-  load: ({ id, query, signal }) => get(at("keys", id), { limit: 50, cursor: query.cursor }, signal),
+  async load({ id, query, signal }) {
+    const view = await get(at("keys", id), { limit: 50, cursor: query.cursor }, signal);
+    if (view.why.cause !== "idle") return view;
+    // A delayed run is not in the queue yet.
+    const { runs } = await get("/runs", { key: id, state: "pending", limit: 50 }, signal);
+    return runs.length ? { ...view, runs, why: await get(at("runs", runs[0].run_id) + "/explain", {}, signal) } : view;
+  },
   view(context) {
     const { data: { status, why, paused, ...data }, id } = context, path = at("keys", id);
     const state = status?.quarantined ? "quarantined" : paused ? "paused" : status?.state;
@@ -26,7 +32,7 @@ export const one = {
       headOf("Key", id, [status?.quarantined && verb("release", path, "Release", { kind: "primary" }), paused ? verb("resume", path, "Resume key") : verb("pause", path, "Pause key")]),
       explained(why, state),
       facts([["State", state ? badge(state) : "idle"], ["Unfinished runs", status ? runsOf(status) : 0], ["Holder", why.run_id && runLink(why.run_id)], ["Paused", paused ? "this key" : data.all_paused && "all runs"], ["Quarantine", status?.quarantine_cause]]),
-      h("h2", "Queue"), runTable("Queue", data.runs, "No run is in the queue."),
+      h("h2", "Queue"), runTable("Queue", data.runs, "No run is in the queue.", false),
       pager(context, data.cursor, h("a", { href: link(["runs"], { key: id }) }, "All runs of the key, also ended and delayed ones")),
       h("div.columns", h("section", h("h2", "State of the key"), data.state ? stored(data.state) : empty("No step has stored a state.")),
         h("section", h("h2", "Entities"), data.entities.length ? data.entities.map((each) => [h("h3", each.name), stored(each.state)]) : empty("No entity has a state under this key."))),

@@ -5,7 +5,7 @@ import audit from "./audit.js";
 import events from "./events.js";
 import * as groups from "./groups.js";
 import * as keys from "./keys.js";
-import { after, ask, call, complain, connection, empty, field, get, go, h, link, number, parse, patch, poll, setConnection, sign } from "./kit.js";
+import { after, ask, call, complain, connection, empty, facts, field, get, go, h, link, number, parse, patch, poll, setConnection, sign } from "./kit.js";
 import overview from "./overview.js";
 import policies from "./policies.js";
 import run from "./run.js";
@@ -27,16 +27,16 @@ const by = (id) => document.getElementById(id);
 const main = by("screen");
 let open = null, statistics = null;
 
-/** Show the screen of the address. A screen has `load`, which returns its data, `view`, which returns its elements, and
- * `close`. Its context has `local`, which lasts until another object or screen is shown. */
+/** Show the screen of the address: `load` returns its data, and `view` its elements. `local` lasts until another object
+ * or screen is shown. */
 function show() {
-  const { path, query } = parse(), [name, ...rest] = path, screen = SCREENS[name]?.[rest.length ? 1 : 0], former = open;
+  const { path, query } = parse(), [name, ...rest] = path, screen = Object.hasOwn(SCREENS, name) && SCREENS[name][rest.length ? 1 : 0], former = open;
   const same = former?.screen === screen && former?.path.join() === path.join();
   former?.poll.stop();
   if (!same) former?.screen.close?.(former);
   open = null;
   mark(name);
-  if (!screen) return say("No such screen", "There is nothing at this address.");
+  if (!screen) return say("No such screen", "There is nothing at this address.", "none");
   const context = {
     screen, path, query, id: rest.join("/"), data: same ? former.data : null, local: same ? former.local : {}, redraw: () => context === open && context.data && draw(),
     set: (values) => go(link(path, { ...query, cursor: null, ...values })),
@@ -74,7 +74,8 @@ function failed(error, context) {
   say(error.passing ? "No connection" : { 403: "Not allowed", 404: "Not found" }[error.status] ?? "Error", error.message);
 }
 
-function say(title, text) {
+function say(title, text, screen = main.dataset.screen) {
+  main.dataset.screen = screen;
   main.ariaBusy = "false";
   patch(main, [h("h1", title), empty(text)]);
 }
@@ -83,9 +84,8 @@ function logInScreen({ message }) {
   open?.poll.stop();
   statistics?.stop();
   open = statistics = null;
-  main.dataset.screen = "session";
   const token = h("input", { type: "password", required: true });
-  say("Log in", "keyrun serve prints an address that logs in. The file tokens in the directory of the store has the tokens.");
+  say("Log in", "keyrun serve prints an address that logs in. The file tokens in the directory of the store has the tokens.", "session");
   main.append(h("form.start", { onsubmit: (event) => { event.preventDefault(); logIn(token.value.trim()).then(begin).catch(complain); } }, field("Token", token, message), h("p", h("button.primary", { type: "submit" }, "Log in"))));
   token.focus();
 }
@@ -112,7 +112,7 @@ connection.changed = () => {
 const KEYS = {
   "/": ["Search a run or a key by its id", () => by("query").focus()], j: ["Next row", () => move(1)], k: ["Previous row", () => move(-1)], Enter: ["Open the row"], "?": ["Show this help", () => help()], Escape: ["Close a dialog, leave a field"],
 };
-const help = () => ask({ title: "Keyboard", ok: "OK", body: h("dl.keys", Object.entries(KEYS).map(([key, [text]]) => h("div", h("dt", h("kbd", key)), h("dd", text)))) });
+const help = () => ask({ title: "Keyboard", ok: "OK", body: facts(Object.entries(KEYS).map(([key, [text]]) => [h("kbd", key), text])) });
 
 addEventListener("keydown", (event) => {
   const { key, target, ctrlKey, metaKey, altKey } = event, typing = /^(INPUT|TEXTAREA|SELECT)$/.test(target.nodeName);

@@ -1,7 +1,7 @@
 // Overview: what the runtime does now, and what needs attention.
 
 import { chart } from "./chart.js";
-import { badge, count, duration, empty, get, h, head, link, number, sign, table, verb } from "./kit.js";
+import { badge, count, duration, get, h, head, link, number, sign, table, verb } from "./kit.js";
 import { gauge, latency, rate, stats } from "./stats.js";
 
 export default {
@@ -10,7 +10,7 @@ export default {
   load: ({ signal }) => get("/counts", {}, signal),
   view: ({ data }) => [
     head("Overview", stats.latest?.paused ? verb("resume", "", "Resume all runs") : verb("pause", "", "Pause all runs", { kind: "", sure: "Running steps end first. Then no run continues until you resume all runs." })),
-    stats.latest ? [attention(stats.latest), charts(stats.latest)] : empty("No statistics yet."),
+    stats.latest && [attention(stats.latest), charts(stats.latest)],
     h("h2", "Unfinished runs by workflow"),
     table("Unfinished runs by workflow", data.unfinished, [
       ["Workflow", ({ workflow, version }) => h("a", { href: link(["runs"], { workflow, version }), "data-row": true }, workflow), "fill"],
@@ -41,7 +41,7 @@ function charts({ statistics, slots }) {
       chart("Steps per second", number, 1, [["steps", rate(({ attempts }) => attempts)]], "attempts that ended"),
       chart("Ended runs per second", number, 1, states(["succeeded", "failed", "cancelled"], (state) => rate(({ ended }) => ended?.[state] ?? 0))),
       chart("Commit latency", duration, 0.001, [["p50", latency(0.5), "running"], ["p99", latency(0.99), "waiting"]]),
-      chart("Backlog", number, 4, [ofStatistics("pending", ({ backlog }) => backlog.pending)], `of ${number(statistics.backlog.limit)} pending runs`),
+      chart("Backlog", number, 4, [ofStatistics("pending", ({ backlog }) => backlog.pending)], `of ${number(statistics.backlog.limit)}`),
       chart("Oldest pending run", duration, 1, [["age", gauge((each) => each.oldest_pending ?? 0), "waiting"]]),
       chart(`Steps in ${number(slots)} slots`, number, 4, [ofStatistics("running", (each) => each.running_steps, "running"), ofStatistics("waiting", (each) => each.waiting_for_slot, "waiting")]),
     ]);

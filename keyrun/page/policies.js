@@ -1,7 +1,6 @@
 // Policies: slots, circuits, rates and resources, and what waits for them.
 
 import { badge, code, count, duration, facts, get, h, head, number, remove, table, time } from "./kit.js";
-import { stats } from "./stats.js";
 
 const waits = (waiting) => (waiting ? `, ${number(waiting)} wait` : "");
 const used = (found) => (found ? `${number(found.running)} of ${number(found.limit)}${waits(found.waiting)}` : "–");
@@ -11,11 +10,10 @@ export default {
   title: "Policies",
   load: ({ signal }) => Promise.all([get("/policies", {}, signal), get("/outbox", {}, signal)]),
   view({ data: [{ slots, steps, resources }, outbox] }) {
-    const { loop } = stats.latest?.statistics ?? {};
     return [
       head("Policies", outbox.waiting > 0 && remove("/outbox", "Discard outcomes", { done: "Discarded", sure: `${count(outbox.waiting, "outcome")} will never reach on_terminal. This cannot be undone.` })),
       facts([
-        ["Slots", used(slots)], ["Outcomes for on_terminal", number(outbox.waiting)], ["Event loop", loop && `${duration(loop.lag)} late, at most ${duration(loop.longest_lag)}`],
+        ["Slots", used(slots)], ["Outcomes for on_terminal", number(outbox.waiting)],
         ...resources.map(({ name, graph, free, total, waiting }) => [`Resource ${name}${graph ? ` of ${graph}` : ""}`, `${number(free)} of ${number(total)} free${waits(waiting)}`]),
       ]),
       h("h2", "Steps"), table("Policies of steps", steps, [

@@ -18,7 +18,7 @@ export default {
     const [run] = await Promise.all([get(path, {}, signal), asked]);
     const live = !ENDED.includes(run.state), waits = /approval/.test(run.waiting_on);
     const [why, progress, graph, family, input, gates] = await Promise.all([
-      live && ask("explain"), live && tab === "timeline" && ask("progress"), tab === "graph" && ask("graph"), tab === "family" && ask("family", { limit: 100 }),
+      ask("explain"), live && tab === "timeline" && ask("progress"), tab === "graph" && ask("graph"), tab === "family" && ask("family", { limit: 100 }),
       tab === "data" && (data?.input || ask("input").catch(({ message }) => ({ message }))), waits && get("/approvals", { key: run.key, limit: 200 }, signal),
     ]);
     if (/timeline|journal/.test(tab)) local.loading ??= history(path, run, local, signal, redraw).catch(() => {}).finally(() => { local.loading = null; });
@@ -29,7 +29,7 @@ export default {
     const tabs = Object.keys(TABS).filter((each) => each !== "graph" || graphs.has(run.workflow));
     return [
       headOf("Run", id, actions(context.data, at("runs", id))),
-      why ? explained(why, run.state) : h("p.explain", { class: run.state, "data-explain": "ended" }, badge(run.state), h("span", run.reason), time(run.ended_at)),
+      explained(why, run.state),
       facts([
         ["State", badge(run.state, run.compensating ? "compensating" : run.state)], ["Key", keyLink(run.key)], ["Workflow", h("a", { href: link(["runs"], { workflow: run.workflow }) }, `${run.workflow} v${run.version}`)],
         ["Step", run.step && [code(run.step), run.attempt > 0 && ` attempt ${run.attempt}`]], ["Steps done", run.steps_done], ["Submitted", time(run.submitted_at)], ["Started", run.started_at && time(run.started_at)],
@@ -61,7 +61,7 @@ function actions({ run, live, gates }, path) {
 }
 
 function dataTab({ data: { run, input } }) {
-  return h("div.columns", h("section", h("h2", "Input"), input?.message ? empty(input.message) : input && json(input.result)),
+  return h("div.columns", h("section", h("h2", "Input"), input?.message ? empty(input.message) : input ? json(input.result) : empty("Loading…")),
     h("section", h("h2", "Result"), run.state === "succeeded" ? json(run.result) : empty("The run has no result."), h("h2", "Headers"), json(run.headers)));
 }
 

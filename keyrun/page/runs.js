@@ -24,9 +24,9 @@ function doing({ failure, reason, waiting_on: wait, waiting_until: until, step, 
   return result != null && h("code.faint", shorten(JSON.stringify(result), 60));
 }
 
-export const runTable = (caption, runs, none) => table(caption, runs, [
+export const runTable = (caption, runs, none, key = true) => table(caption, runs, [
   ["State", (run) => badge(run.state, run.compensating ? "compensating" : run.state)], ["Run", (run) => runLink(run.run_id)], ["Workflow", "workflow", "wide"],
-  ["Key", (run) => keyLink(run.key)], ["Now", (run) => h("span.clip", doing(run)), "fill wide"], ["Steps", "steps_done", "number wide"],
+  ...(key ? [["Key", (run) => keyLink(run.key)]] : []), ["Now", (run) => h("span.clip", doing(run)), "fill wide"], ["Steps", "steps_done", "number wide"],
   ["Took", (run) => (run.started_at ? duration(between(run.started_at, run.ended_at)) : "–"), "number wide"], ["Submitted", (run) => time(run.submitted_at), "number wide"],
 ], { none, of: "run_id" });
 

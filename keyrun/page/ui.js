@@ -80,7 +80,7 @@ export const ask = ({ title, text, fields = [], ok, danger, body, ready }) => ne
   let values = null;
   const wrong = h("p.bad", { role: "alert" });
   const inputs = fields.map(({ name, area, value = "", required }) => (area ? h("textarea.mono", { name, rows: 5 }, value) : h("input", { name, value, required })));
-  const send = h("button", { class: danger ? "danger" : "primary", type: "submit" }, ok), back = h("button", { onclick: () => box.close() }, "Back");
+  const send = h("button", { class: danger ? "danger" : "primary", type: "submit", "data-confirm": true }, ok), back = h("button", { "data-dismiss": true, onclick: () => box.close() }, "Back");
   const box = h("dialog", { "aria-label": title }, h("form", {
     onsubmit(event) {
       event.preventDefault();
@@ -120,7 +120,7 @@ export const chips = (label, names, pressed, toggle, content = (name) => name) =
   names.map((name) => h("button.chip", { class: name, "aria-pressed": String(pressed(name)), onclick: () => toggle(name) }, content(name))));
 
 export const explained = ({ cause, sentence, until, holder, holder_key: key }, state = "pending") => h("p.explain", { class: like(state), "data-explain": cause }, sign(state), h("span", sentence),
-  until && h("b", time(until)), key ? h("a", { href: link(["keys", key]) }, "Open its key") : cause === "queued" && h("a", { href: link(["runs", holder]) }, "Open that run"));
+  until && h("b", time(until)), key ? keyLink(key) : cause === "queued" && runLink(holder));
 
 export const empty = (...children) => h("p.empty", children);
 
