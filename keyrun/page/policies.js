@@ -4,7 +4,7 @@ import { badge, code, count, duration, facts, get, h, head, number, remove, tabl
 
 const waits = (waiting) => (waiting ? `, ${number(waiting)} wait` : "");
 const used = (found) => (found ? `${number(found.running)} of ${number(found.limit)}${waits(found.waiting)}` : "–");
-const circuit = (found) => (found ? [badge(found.state), h("div.faint.clip", `${found.failures} of ${count(found.calls, "call")} failed`, found.retry_at && [", probes ", time(found.retry_at)])] : "–");
+const circuit = (found) => (found ? [badge(found.state), h("div.faint", `${found.failures} of ${count(found.calls, "call")} failed`, found.retry_at && [", probes ", time(found.retry_at)])] : "–");
 
 export default {
   title: "Policies",

@@ -25,8 +25,8 @@ export const code = (text) => text && h("code", text);
 export const shorten = (text, limit) => (text.length > limit ? `${text.slice(0, limit - 1)}…` : text);
 
 // The style sheet leaves out the middle of a long id, so that a copy of it is whole.
-const id = (text) => h("span.id", { title: text }, h("span", text.slice(0, -8)), text.slice(-8));
-const idLink = (screen, text) => (text ? h("a", { href: link([screen, text]), "data-row": true }, id(text)) : "–");
+const id = (text) => h("span.id", { title: text }, text.length < 24 ? text : [h("span", text.slice(0, -8)), text.slice(-8)]);
+const idLink = (screen, text) => (text ? h("a", { href: link([screen, text]), "aria-label": text, "data-row": true }, id(text)) : "–");
 export const runLink = (run) => idLink("runs", run);
 export const keyLink = (key) => idLink("keys", key);
 export const headOf = (noun, text, actions) => h("div.head", h("h1", faint(noun, " "), h("code", text)), copy(text), h("div.actions", actions));
@@ -54,7 +54,7 @@ export const allowed = (role, why = null) => {
  *
  * - `role`: the least role that may do it.  - `why`: why it cannot be done now.  - `sure`: what to ask before.
  * - `dialog`: the dialog, see `ask`.  - `run`: does it; gets the values of the dialog.  - `done`: what to say. */
-export const action = (label, { role = "operate", why, sure, dialog = sure && { title: `${label}?`, text: sure, danger: true }, run, done, kind = sure && "danger", name = label }) => h("button", {
+export const action = (label, { role = "operate", why, sure, name = label, dialog = sure && { title: `${name}?`, text: sure, danger: true }, run, done, kind = sure && "danger" }) => h("button", {
   class: kind, "aria-label": name, ...allowed(role, why),
   onclick: async () => {
     const values = dialog ? await ask({ ok: label, ...dialog }) : {};
