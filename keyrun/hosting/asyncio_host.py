@@ -43,7 +43,7 @@ async def opened(
     Control.of(options.get("control", False))
     options["when_locked"] = lock_policy(options.get("when_locked"), store)
     # A commit in the thread of the loop would stop the application while the disk syncs.
-    store = as_store(store, committer="process")
+    store = as_store(store, committer="process", namespace=options.get("namespace", "default"))
     async with AsyncExitStack() as stack:
         joins = options["when_locked"] == "join"
         if lifespan is not None and not joins:
