@@ -1,4 +1,4 @@
-// Charts of the last minutes, as SVG: areas and lines, with the upper end of the range.
+// Charts of the last minutes, as SVG.
 
 import { h, svg } from "./dom.js";
 import { now } from "./time.js";

@@ -1,4 +1,4 @@
-// Live events: the only screen that subscribes. The server sends a sample of at most 200 per second.
+// Live events: the only screen that subscribes, to a sample.
 
 import { eventBadge } from "./journal.js";
 import { chips, code, count, duration, faint, filters, get, h, head, keyLink, number, query, runLink, setConnection, table, time } from "./kit.js";

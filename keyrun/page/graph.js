@@ -4,7 +4,7 @@ import { badge, between, code, duration, failure, h, shorten, sign, svg, table, 
 
 const [W, H, DX, DY] = [164, 46, 70, 26];
 
-/** Return the places of nodes: layers by the longest way to a node, in the order of their neighbours. */
+/** Return the places of nodes: layers by the longest way to a node. */
 function layout(nodes, edges) {
   const forward = edges.filter(({ source, target, back }) => !back && source !== target);
   const layer = new Map(nodes.map(({ id }) => [id, 0]));

@@ -173,6 +173,8 @@ async function begin() {
 
 stats.changed = () => {
   mark();
+  // A process has opened or closed the store.
+  if (!stats.latest.statistics !== !!session.read_only) begin();
   if (open?.screen === overview) open.redraw();
 };
 after.action = () => open?.poll.soon();
