@@ -19,7 +19,7 @@ def test_an_asyncio_host_that_loses_its_namespace_is_a_client_of_a_host_with_thr
             assert lost.wait(30)
             assert rt.entity(Account, "a").deposit(1) == 2
             rt.signal("r", "go", "now")
-            return rt.run("r").result(timeout=30)
+            return str(rt.run("r").result(timeout=30))
 
     async def main(url: str) -> None:
         async with keyrun.asyncio.open_runtime(url, namespace="shop", **OPTIONS) as rt:
