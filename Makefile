@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 AXE := 4.14
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test test-pythons lint types unit browser screenshots docs bench bench-peers soak clean help
+.PHONY: demo test test-postgres test-pythons lint types unit browser screenshots docs bench bench-peers soak clean help
 
 help:            ## what there is to make
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/'
@@ -44,6 +44,10 @@ screenshots: $(VENV)/dev.stamp  ## every screen of the web page, into build/scre
 
 test-pythons: $(VENV)/dev.stamp  ## the tests of the hosts, on every Python that Keyrun supports
 	$(BIN)/python -m tests.hosting.pythons
+
+# With KEYRUN_TEST_POSTGRES=URL the tests use that database.
+test-postgres: $(VENV)/dev.stamp  ## the tests of the runtime, on a store in PostgreSQL
+	KEYRUN_TEST_STORE=postgres $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal tests/runtime tests/storage/postgres
 
 docs: $(VENV)/dev.stamp  ## the reference, and the documentation site in build/site/index.html
 	$(BIN)/python -m website.reference

@@ -27,6 +27,7 @@ SUITES = {
     "graphs": "nodes of graphs beside plain steps; what conditions and policies cost",
     "entities": "calls of entities per second beside the record-only loop",
     "hosts": "asyncio and threads beside Trio, a shared store, an endpoint beside a busy Keyrun",
+    "postgres": "steps, latency and opening of a store in PostgreSQL beside LMDB on the same disk",
     "recovery": "10,000 runs killed with SIGKILL in a step, and how fast they finish",
 }
 

@@ -1,5 +1,6 @@
 """What holds for all tests."""
 
+import os
 import signal
 import sys
 import threading
@@ -25,6 +26,11 @@ UNCOUNTED = [
 # How long an example takes says how busy the machine is, and nothing of what is tested.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+if os.environ.get("KEYRUN_TEST_STORE") == "postgres":
+    from tests import on_postgres
+
+    on_postgres.install()
 
 # A shell starts a job in the background with SIGINT ignored, and tests press Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

