@@ -13,7 +13,7 @@ export function formOf(schema, root = schema, label = "Input", required = true) 
     node: field([label, !required && faint(" optional"), faint(" ", found.format ?? type)], input, found.description),
     read() {
       const text = input.value, bad = (why) => { input.focus(); throw new Error(`${label}: ${why}`); };
-      if (!text && !(type === "string" && required && !found.format && !optional)) return !required ? undefined : optional || !type ? null : type === "object" ? {} : bad("requires a value");
+      if (!text && !(type === "string" && required && !found.format && !optional)) return !required ? undefined : optional || !type || type === "null" ? null : type === "object" ? {} : bad("requires a value");
       if (type === "string") return text;
       if (type === "integer") return !/^[+-]?\d+$/.test(text) ? bad(`requires an integer, got ${text}`) : text.length > 15 ? { $int: text } : Number(text);
       if (type === "number" && Number.isNaN(Number(text))) bad(`requires a number, got ${text}`);

@@ -56,7 +56,7 @@ function actions({ run, live, gates }, path) {
     live && (run.state === "paused" ? verb("resume", path, "Resume") : !quarantined && verb("pause", path, "Pause")),
     (run.state === "failed" || quarantined) && verb("redrive", path, "Redrive", { kind: "primary" }),
     live ? verb("cancel", path, "Cancel run", { why: run.state === "cancelling" ? "The run is being cancelled." : null, sure: `A running step of ${run.run_id} is cancelled, and compensations run.` }) : null,
-    (!live || quarantined) && remove(path, "Forget", { sure: `The records of ${run.run_id} are removed for ever.` }),
+    (!live || quarantined) && remove(path, "Forget", { sure: `The records of ${run.run_id} are removed forever.` }),
   ];
 }
 

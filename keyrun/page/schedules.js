@@ -6,7 +6,7 @@ const when = ({ kind, when: { expression, timezone, seconds, at: once } }) => ki
 
 const actions = ({ schedule_id: id, paused, finished }, path = at("schedules", id)) => h("div.actions",
   paused ? verb("resume", path, "Resume", { name: `Resume ${id}` }) : verb("pause", path, "Pause", { name: `Pause ${id}`, why: finished ? "The schedule is finished." : null }),
-  remove(path, "Delete", { name: `Delete ${id}`, sure: "The schedule does not fire any more. Its runs stay." }));
+  remove(path, "Delete", { name: `Delete ${id}`, sure: `${id} does not fire any more. Its runs stay.` }));
 
 export default listScreen({
   title: "Schedules", noun: "schedule", none: "There are no schedules.", load: pages("/schedules"), rows: (data) => data.schedules, of: "schedule_id",
