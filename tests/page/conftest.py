@@ -28,21 +28,30 @@ def shop(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator
 
 
 @pytest.fixture
-def visitor(browser: Browser) -> Iterator[Visitor]:
-    """Opens pages of a shop with a token of a role, and checks at the end what happened in them."""
+def browse(browser: Browser) -> Iterator[Visitor]:
+    """Opens a tab for the page at an address, and checks at the end what happened in it."""
     with ExitStack() as stack:
         visits: list[Visit] = []
 
-        def visit(shop: Shop, route: str = "#/", *, role: str = "admin", **options: Any) -> Visit:
+        def opened(url: str, token: str = "", **options: Any) -> Visit:
             context = browser.new_context(reduced_motion="reduce", **options)
             stack.callback(context.close)
-            found = Visit(context, shop.url, shop.tokens[role])
-            visits.append(found)
-            return found.enter(route)
+            visits.append(Visit(context, url, token))
+            return visits[-1]
 
-        yield visit
+        yield opened
         for each in visits:
             each.check()
+
+
+@pytest.fixture
+def visitor(browse: Visitor) -> Visitor:
+    """Opens a screen of a shop with a token of a role."""
+
+    def visit(shop: Shop, route: str = "#/", *, role: str = "admin", **options: Any) -> Visit:
+        return browse(shop.url, shop.tokens[role], **options).enter(route)
+
+    return visit
 
 
 @pytest.fixture

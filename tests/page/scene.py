@@ -20,7 +20,8 @@ from tests.page.shop import SLOW
 from tests.storage.test_verify import damage
 
 SOURCE = Path(shop.__file__)
-ROLES = ("read", "submit", "operate", "admin")
+NAMES = {"read": "rita", "submit": "sue", "operate": "otto", "admin": "ada"}
+"""The names of the tokens, by their roles."""
 LONG_ID = "order-" + "0123456789" * 12
 LONG_KEY = "ключ" * 31 + "-long"
 MARKUP = "<img src=x onerror=alert(1)>"
@@ -204,7 +205,8 @@ def tokens_in(file: Path) -> dict[str, str]:
     """Return the token of each role. Write them if there is no file, that of the admin last."""
     if not file.exists():
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT, 0o600), "w") as out:
-            out.writelines(f"{secrets.token_urlsafe(32)} {each} {each}er\n" for each in ROLES)
+            for role, name in NAMES.items():
+                out.write(f"{secrets.token_urlsafe(32)} {role} {name}\n")
     lines = [line.split() for line in file.read_text().splitlines()]
     return {role: token for token, role, _ in lines}
 

@@ -39,9 +39,9 @@ def test_a_dead_letter_is_redriven(visit: Opened, shop: Shop) -> None:
     seen.button("Redrive").click()
     shop.until("payment-1", "succeeded")
     expect(seen.page.locator('[data-explain="ended"]')).to_contain_text("succeeded")
-    assert who(shop, "payment-1") == [("redrive", "adminer")]
+    assert who(shop, "payment-1") == [("redrive", "ada")]
     seen.open("#/runs/payment-1?tab=journal")
-    expect(seen.page.locator("#screen")).to_contain_text("adminer")
+    expect(seen.page.locator("#screen")).to_contain_text("ada")
 
 
 def test_dead_letters_are_grouped_by_error(visit: Opened) -> None:
@@ -71,7 +71,7 @@ def test_all_runs_of_a_filter_are_cancelled_after_a_preview(visit: Opened, shop:
     done(seen, "120")
     for number in (0, 60, 119):
         shop.until(f"bulk-{number}", "cancelled")
-    assert who(shop, "bulk-119") == [("cancel", "adminer")]
+    assert who(shop, "bulk-119") == [("cancel", "ada")]
     assert shop.status("is-asleep")["state"] == "waiting"
 
 
@@ -102,7 +102,7 @@ def test_an_approval_is_decided_in_the_inbox(
     if state == "succeeded":
         assert found["result"] == "a refund: as agreed"
     expect(seen.row(run_id)).to_have_count(0)
-    assert who(shop, run_id) == [(name.lower(), "adminer")]
+    assert who(shop, run_id) == [(name.lower(), "ada")]
 
 
 def test_a_run_is_started_by_the_form_of_its_input(visit: Opened, shop: Shop) -> None:
@@ -114,7 +114,7 @@ def test_a_run_is_started_by_the_form_of_its_input(visit: Opened, shop: Shop) ->
     page.get_by_label("customer").fill("zoe")
     page.get_by_label("amount").fill("12.5")
     page.get_by_label("express").select_option("true")
-    page.get_by_label("payment").select_option("invoice")
+    page.get_by_label(re.compile("^payment")).select_option("invoice")
     seen.button("Add to items").click()
     page.get_by_label("sku").fill("tea")
     page.get_by_label("quantity").fill("2")
@@ -142,11 +142,11 @@ def test_a_form_with_an_error_says_what_is_wrong_and_keeps_what_was_typed(
     seen.button("Start the run").click()
     alert = page.locator("#screen").get_by_role("alert")
     expect(alert).to_have_text("amount: requires a number, got twelve")
-    seen.button("Write JSON").click()
-    page.get_by_label("Input as JSON").fill('{"customer": "zoe"}')
+    page.get_by_label("amount").fill("12")
+    page.get_by_label("Key", exact=True).fill("k" * 256)
     seen.button("Start the run").click()
-    expect(alert).to_contain_text("items")
-    assert page.get_by_label("Key", exact=True).input_value() == "k"
+    expect(alert).to_contain_text("255")
+    assert page.get_by_label("customer").input_value() == "zoe"
 
 
 def test_a_run_of_a_graph_is_started_with_json(visit: Opened, shop: Shop) -> None:
@@ -166,13 +166,13 @@ def test_a_run_a_key_and_the_runtime_are_paused_and_resumed(visit: Opened, shop:
     shop.submit("nap", SLOW, key="to-pause", run_id="to-pause")
     seen = visit("#/runs/to-pause")
     seen.button("Pause").click()
-    expect(seen.page.locator("[data-explain]")).to_contain_text("is paused by adminer")
+    expect(seen.page.locator("[data-explain]")).to_contain_text("is paused by ada")
     seen.button("Resume").click()
     expect(seen.page.locator("[data-explain]")).to_contain_text("waits for a timer")
-    assert who(shop, "to-pause") == [("pause", "adminer"), ("resume", "adminer")]
+    assert who(shop, "to-pause") == [("pause", "ada"), ("resume", "ada")]
     seen.open("#/keys/to-pause")
     seen.button("Pause key").click()
-    expect(seen.page.locator("[data-explain]")).to_contain_text("its key is paused by adminer")
+    expect(seen.page.locator("[data-explain]")).to_contain_text("its key is paused by ada")
     seen.button("Resume key").click()
     expect(seen.page.locator("[data-explain]")).to_contain_text("waits for a timer")
     seen.open("#/")
@@ -195,7 +195,7 @@ def test_a_run_is_cancelled_and_forgotten(visit: Opened, shop: Shop) -> None:
     seen.button("Cancel run").click()
     seen.confirm("to-cancel")
     expect(seen.page.locator('[data-explain="ended"]')).to_contain_text("cancelled")
-    assert who(shop, "to-cancel") == [("cancel", "adminer")]
+    assert who(shop, "to-cancel") == [("cancel", "ada")]
     seen.expected.append("status of 404")
     seen.button("Forget").click()
     seen.confirm("to-cancel")
@@ -209,7 +209,7 @@ def test_a_signal_is_sent_from_the_page(visit: Opened, shop: Shop) -> None:
     seen = visit("#/runs/to-signal")
     seen.button("Signal").click()
     dialog = seen.page.locator("dialog[open]")
-    assert dialog.get_by_label("Name of the signal").input_value() == "paid"
+    assert dialog.get_by_label("Name").input_value() == "paid"
     dialog.get_by_label("Payload (JSON)").fill('{"amount": 3}')
     seen.confirm()
     assert shop.until("to-signal", "succeeded")["result"] == {"amount": 3}
@@ -232,7 +232,7 @@ def test_a_schedule_is_paused_resumed_and_deleted(visit: Opened, shop: Shop) -> 
     expect(seen.button("Pause to-stop")).to_be_visible()
     assert not found()["to-stop"]["paused"]
     seen.button("Delete to-stop").click()
-    seen.confirm("to-stop")
+    seen.confirm("to-stop does not fire")
     expect(row).to_have_count(0)
     assert set(found()) == {"nightly", "pulse"}
 
@@ -242,7 +242,7 @@ def test_a_group_is_cancelled(visit: Opened, shop: Shop) -> None:
     shop.call("POST", "/v1/groups/to-cancel", {"members": [member]})
     seen = visit("#/groups/to-cancel")
     seen.button("Cancel group").click()
-    seen.confirm("to-cancel")
+    seen.confirm("not ended are cancelled: 1.")
     shop.until("to-cancel-one", "cancelled")
 
 

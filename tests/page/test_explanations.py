@@ -35,8 +35,8 @@ KEYS = {
     "acme": "Run invoice-june is quarantined (unregistered): the workflow 'monthly' version 1 is "
     "not registered*",
     "damaged": "Run needs-state is quarantined (key): the key 'damaged' is quarantined:*",
-    "paused": "Run held-by-key is paused, because its key is paused by adminer since *.",
-    "paused-run": "Run held is paused by adminer since * until it is resumed, and waits for a "
+    "paused": "Run held-by-key is paused, because its key is paused by ada since *.",
+    "paused-run": "Run held is paused by ada since * until it is resumed, and waits for a "
     "timer until *.",
     "nobody": "Key nobody has no run that holds it.",
 }
@@ -97,7 +97,7 @@ def test_a_key_of_a_paused_runtime_says_who_paused_it(
         shop.submit("nap", SLOW, key="all-paused", run_id="is-held-by-all")
         reads(
             visit("#/keys/all-paused"),
-            "Run is-held-by-all is paused, because the runtime is paused by adminer since *.",
+            "Run is-held-by-all is paused, because the runtime is paused by ada since *.",
         )
     finally:
         shop.call("POST", "/v1/resume")

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.page.chromium import Visit, key_route
-from tests.page.scene import HOSTILE, MARKUP
+from tests.page.scene import HOSTILE, MARKUP, REVERSED
 
 Opened = Callable[..., Visit]
 
@@ -46,6 +46,14 @@ def test_a_hostile_text_stays_a_text_everywhere(visit: Opened, name: str) -> Non
         expect(seen.page.locator("#screen")).to_contain_text(MARKUP)
 
 
+def test_a_text_that_changes_its_direction_changes_no_other(visit: Opened) -> None:
+    seen = visit("#/runs?tag=reversed")
+    cell = seen.row("hostile-reversed").locator(f'[title="{REVERSED}"]').first
+    expect(cell).to_be_visible()
+    kept = cell.evaluate("(node) => getComputedStyle(node).unicodeBidi")
+    assert kept in ("isolate", "plaintext", "isolate-override")
+
+
 def test_a_hostile_search_finds_nothing_and_runs_nothing(visit: Opened) -> None:
     seen = visit("#/")
     seen.expected.append("status of 404")
@@ -65,6 +73,8 @@ def test_a_hostile_search_finds_nothing_and_runs_nothing(visit: Opened) -> None:
         "#/keys/%00",
         "#/start?workflow=%3Cscript%3Ealert(1)%3C%2Fscript%3E",
         "#/groups/..%2F..%2Fstatistics",
+        "#/__proto__",
+        "#/constructor?constructor=1&__proto__=2",
     ],
 )
 def test_a_hostile_address_is_answered_with_a_text(visit: Opened, route: str) -> None:

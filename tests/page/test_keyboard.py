@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Callable
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import expect
 
 from tests.page.chromium import Visit
-from tests.page.scene import Shop, of
+from tests.page.scene import LONG_ID, LONG_KEY, Shop, of
 
 Opened = Callable[..., Visit]
 
@@ -82,12 +83,12 @@ def test_the_skip_link_leads_to_the_screen(visit: Opened) -> None:
 def test_the_address_holds_the_filter_and_back_restores_it(visit: Opened) -> None:
     seen = visit("#/runs")
     page = seen.page
-    page.get_by_label("Workflow").fill("refund")
+    page.get_by_label("workflow", exact=True).fill("refund")
     page.keyboard.press("Enter")
     expect(seen.row("refund-bad-8")).to_be_visible()
     expect(seen.row("order-1")).to_have_count(0)
     assert "workflow=refund" in seen.route()
-    page.get_by_label("Error type").fill("ValueError")
+    page.get_by_label("error", exact=True).fill("ValueError")
     page.keyboard.press("Enter")
     expect(seen.row("refund-declined-1")).to_have_count(0)
     expect(seen.row("refund-bad-8")).to_be_visible()
@@ -96,11 +97,11 @@ def test_the_address_holds_the_filter_and_back_restores_it(visit: Opened) -> Non
     seen.shown("run")
     page.go_back()
     seen.shown("runs")
-    expect(page.get_by_label("Error type")).to_have_value("ValueError")
+    expect(page.get_by_label("error", exact=True)).to_have_value("ValueError")
     page.go_back()
     expect(seen.row("refund-declined-1")).to_be_visible()
-    expect(page.get_by_label("Error type")).to_have_value("")
-    expect(page.get_by_label("Workflow")).to_have_value("refund")
+    expect(page.get_by_label("error", exact=True)).to_have_value("")
+    expect(page.get_by_label("workflow", exact=True)).to_have_value("refund")
 
 
 def test_a_link_to_a_filter_shows_the_same_in_another_tab(visit: Opened) -> None:
@@ -110,8 +111,8 @@ def test_a_link_to_a_filter_shows_the_same_in_another_tab(visit: Opened) -> None
     other.goto(seen.page.url)
     expect(other.locator('[data-run="refund-declined-0"]')).to_be_visible()
     expect(other.locator('[data-run="refund-bad-8"]')).to_have_count(0)
-    expect(other.get_by_label("Error type")).to_have_value("shop.CardDeclined")
-    expect(other.get_by_label("Tag")).to_have_value("refund")
+    expect(other.get_by_label("error", exact=True)).to_have_value("shop.CardDeclined")
+    expect(other.get_by_label("tag", exact=True)).to_have_value("refund")
 
 
 def test_a_list_has_pages_and_back_leads_to_the_page_before(visit: Opened, shop: Shop) -> None:
@@ -133,6 +134,18 @@ def test_a_list_has_pages_and_back_leads_to_the_page_before(visit: Opened, shop:
     seen.page.go_back()
     seen.page.get_by_text("First page").click()
     expect(rows.first).to_have_attribute("data-run", first or "")
+
+
+def test_a_long_id_is_short_on_the_page_and_whole_when_it_is_copied(visit: Opened) -> None:
+    seen = visit(f"#/runs?key={quote(LONG_KEY)}")
+    seen.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    shown = seen.row(LONG_ID).locator(f'[title="{LONG_ID}"]').first
+    box = shown.bounding_box()
+    assert box is not None
+    assert box["width"] < 250
+    shown.evaluate("(node) => getSelection().selectAllChildren(node)")
+    seen.page.keyboard.press("Control+c")
+    assert seen.page.evaluate("navigator.clipboard.readText()") == LONG_ID
 
 
 @pytest.mark.parametrize("route", ["#/nowhere", "#/runs/no-such-run", "#/groups/no-such-group"])

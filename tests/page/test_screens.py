@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.page.chromium import Visit
-from tests.page.scene import LONG_ID
+from tests.page.chromium import Visit, key_route
+from tests.page.scene import LONG_ID, LONG_KEY
 
 SCREENS = {
     "overview": "#/",
@@ -21,6 +21,9 @@ SCREENS = {
     "run, long id": f"#/runs/{LONG_ID}",
     "keys": "#/keys",
     "key": "#/keys/acme",
+    "key, entities": "#/keys/ann",
+    "key, idle": "#/keys/nobody",
+    "key, long": key_route(LONG_KEY),
     "dead letters": "#/dead-letters",
     "quarantine": "#/quarantine",
     "approvals": "#/approvals",
