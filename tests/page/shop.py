@@ -213,7 +213,7 @@ async def count(ctx: Context, steps: int) -> int:
 
 @step
 async def tick() -> None:
-    await trio.sleep(0.008)
+    await trio.sleep(0.007)
 
 
 @workflow(checkpoint=EverySteps(50), limits=Limits(max_iterations=10_000_000))

@@ -11,7 +11,10 @@ from tests.page.chromium import Visit
 from tests.page.conftest import Visitor
 from tests.page.many import fill
 from tests.page.scene import Shop, of, serve
+from tests.page.shop import SLOTS
 
+CLOCKS = SLOTS - 2
+"""Runs that make the live events."""
 PAINTED = """
 new MutationObserver((_, observer) => {
     if (!document.querySelector("[data-run]")) return;
@@ -54,13 +57,13 @@ def heap(seen: Visit) -> tuple[float, int]:
 
 def events(shop: Shop) -> int:
     """Return the number of steps that the clocks have done."""
-    return sum(shop.status(f"clock-{n}")["steps_done"] for n in range(20))
+    return sum(shop.status(f"clock-{n}")["steps_done"] for n in range(CLOCKS))
 
 
 def test_live_events_take_no_more_memory_with_time(visitor: Visitor, tmp_path: Path) -> None:
     seconds = amount(6, 600)
     with serve(tmp_path, "--log-level", "warning") as shop:
-        clocks = [of("clock", None, f"clock-{n}", f"clock-{n}") for n in range(20)]
+        clocks = [of("clock", None, f"clock-{n}", f"clock-{n}") for n in range(CLOCKS)]
         shop.call("POST", "/v1/batches", {"runs": clocks})
         seen = visitor(shop, "#/events")
         expect(seen.page.locator("tbody tr").nth(20)).to_be_visible()
@@ -73,7 +76,7 @@ def test_live_events_take_no_more_memory_with_time(visitor: Visitor, tmp_path: P
         seen.connection("live")
     if SOAK:
         print(f"{rate:.0f} events/s; megabytes and nodes: {sizes}")
-        assert rate > 4000
+        assert rate > 2500  # 5,000 if nothing else runs
     (first, nodes), (last, last_nodes) = sizes[0], sizes[-1]
     assert last < first + 3, sizes
     assert last_nodes < 2 * nodes, sizes
