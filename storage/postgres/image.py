@@ -56,8 +56,10 @@ class Image:
             raise failure(*writer.explain(error, self._parent)) from error
 
     def show(self, tables: Tables) -> None:
-        """Let reads show the commit that was prepared."""
+        """Let reads show the commit that was prepared, unless they do already."""
         prepared, self._prepared = self._prepared, None
+        if prepared is None:
+            return
         try:
             self._writer.finish(prepared, tables)
         except Exception as error:
