@@ -8,9 +8,8 @@ from keyrun.storage.postgres import statements
 from keyrun.storage.postgres.image import Image
 from keyrun.storage.postgres.wire import Wire
 
-CHUNK = 20_000
-"""The most records that are collected before they are written to the image."""
 CHUNK_BYTES = 4 << 20
+"""The bytes that are collected before they are written to the image."""
 
 _SIGNATURE = 19
 """Bytes at the beginning of a binary COPY, before the first record."""
@@ -28,18 +27,23 @@ async def load(wire: Wire, part: int, image: Image) -> int:
     changes = _Changes(image)
     await wire.copy(statements.copy_log(part, folded), changes.take)
     changes.flush()
+    changes.apply()
     await wire.run(statements.COMMIT)
     return folded
 
 
 class _Copied:
-    """Reads the messages of a binary COPY with the columns table, key and value."""
+    """Collects the records of a binary COPY with the columns table, key and value."""
 
-    def __init__(self) -> None:
+    def __init__(self, image: Image) -> None:
+        self.image = image
+        self.table = ""
+        """The table of the records that are collected."""
+        self.chunk: list[tuple[bytes, bytes | None]] = []
+        self._size = 0
         self._is_first = True
         self._header = b""
         """The bytes of a record before its key: the number of columns, and the table."""
-        self.table = ""
 
     def take(self, message: memoryview) -> None:
         row = bytes(message)
@@ -49,73 +53,56 @@ class _Copied:
             if not row:
                 return
         header = self._header
-        if not row.startswith(header) or not header:
+        if not header or not row.startswith(header):
             if len(row) <= 2:
                 return  # the end
             end = 6 + int.from_bytes(row[2:6], "big")
-            self.begin(row[6:end].decode())
+            self.flush()
+            self.table = row[6:end].decode()
             header = self._header = row[:end]
         start = len(header) + 4
         end = start + int.from_bytes(row[start - 4 : start], "big")
-        size = row[end : end + 4]
-        self.record(row[start:end], None if size == _NULL else row[end + 4 :])
+        value = None if row[end : end + 4] == _NULL else row[end + 4 :]
+        self.chunk.append((row[start:end], value))
+        self._size += len(row)
+        if self._size > CHUNK_BYTES:
+            self.flush()
 
-    def begin(self, table: str) -> None:
-        """Take the table of the next records."""
-        self.table = table
+    def flush(self) -> None:
+        """Write what was collected."""
+        chunk, self.chunk, self._size = self.chunk, [], 0
+        if chunk:
+            self.write(chunk)
 
-    def record(self, key: bytes, value: bytes | None) -> None:
-        """Take a record."""
+    def write(self, chunk: list[tuple[bytes, bytes | None]]) -> None:
+        """Write records of one table."""
         raise NotImplementedError
 
 
 class _Records(_Copied):
     """Appends records to the image."""
 
-    def __init__(self, image: Image) -> None:
-        super().__init__()
-        self._image = image
-        self._chunk: list[tuple[bytes, bytes]] = []
-        self._size = 0
-
-    def begin(self, table: str) -> None:
-        self.flush()
-        self.table = table
-
-    def record(self, key: bytes, value: bytes | None) -> None:
-        assert value is not None
-        self._chunk.append((key, value))
-        self._size += len(value)
-        if len(self._chunk) == CHUNK or self._size > CHUNK_BYTES:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write what was collected."""
-        if self._chunk:
-            self._image.fill(self.table, self._chunk)
-            self._chunk = []
-            self._size = 0
+    def write(self, chunk: list[tuple[bytes, bytes | None]]) -> None:
+        self.image.fill(self.table, chunk)  # type: ignore[arg-type]  # records have values
 
 
 class _Changes(_Copied):
     """Applies the commits behind the records, in their order."""
 
     def __init__(self, image: Image) -> None:
-        super().__init__()
-        self._image = image
+        super().__init__(image)
         self._tables: dict[str, dict[bytes, bytes | None]] = {}
-        self._count = self._size = 0
+        self._staged = 0
 
-    def record(self, key: bytes, value: bytes | None) -> None:
-        self._tables.setdefault(self.table, {})[key] = value
-        self._count += 1
-        self._size += len(value or b"")
-        if self._count == CHUNK or self._size > CHUNK_BYTES:
-            self.flush()
+    def write(self, chunk: list[tuple[bytes, bytes | None]]) -> None:
+        self._tables.setdefault(self.table, {}).update(chunk)
+        self._staged += sum(len(value or b"") + 100 for _, value in chunk)
+        if self._staged > CHUNK_BYTES:
+            self.apply()
 
-    def flush(self) -> None:
-        """Write what was collected."""
+    def apply(self) -> None:
+        """Apply everything that was collected."""
         if self._tables:
-            self._image.apply(self._tables)
+            self.image.apply(self._tables)
             self._tables = {}
-            self._count = self._size = 0
+            self._staged = 0

@@ -255,8 +255,8 @@ class Wire:
             raise
 
     async def copy(self, statement: bytes, take: Callable[[memoryview], None]) -> None:
-        """Run a COPY to the client, and call `take` with each of its messages. The loop runs at
-        least every 10 ms. Raises `ConnectionLost` or `StatementFailed`."""
+        """Run a COPY to the client, and call `take` with each of its messages. The loop runs after
+        each part that the socket had. Raises `ConnectionLost` or `StatementFailed`."""
         connection = self._connection
         self.send(statement)
         try:
@@ -264,14 +264,10 @@ class Wire:
             if result.status != pq.ExecStatus.COPY_OUT:
                 _result(result)
                 raise AssertionError("COPY answered with rows")
-            pause_at = time.monotonic() + 0.01
             while True:
                 size, message = connection.get_copy_data(1)
                 if size > 0:
                     take(message)
-                    if time.monotonic() > pause_at:
-                        await trio.lowlevel.checkpoint()
-                        pause_at = time.monotonic() + 0.01
                 elif size == 0:
                     await _wait(connection.socket, Readiness.READABLE)
                     connection.consume_input()
