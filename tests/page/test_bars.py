@@ -77,9 +77,10 @@ def test_live_events_take_no_more_memory_with_time(visitor: Visitor, tmp_path: P
     if SOAK:
         print(f"{rate:.0f} events/s; megabytes and nodes: {sizes}")
         assert rate > 2500  # 5,000 if nothing else runs
-    (first, nodes), (last, last_nodes) = sizes[0], sizes[-1]
-    assert last < first + 3, sizes
-    assert last_nodes < 2 * nodes, sizes
+    # What a collection leaves for the next one goes up and down. What leaks only goes up.
+    early, late = (list(map(min, zip(*part, strict=True))) for part in (sizes[:4], sizes[-3:]))
+    assert late[0] < early[0] + 2, sizes
+    assert late[1] < early[1] + 2000, sizes
 
 
 def test_a_journal_of_many_entries_scrolls(visitor: Visitor, tmp_path: Path) -> None:
