@@ -51,3 +51,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     finally:
         sys.settrace(here)
         threading.settrace(elsewhere)
+
+
+def pytest_sessionfinish() -> None:
+    """Stop the PostgreSQL server of this process, if its tests have started one."""
+    postgres = sys.modules.get("tests.postgres")
+    if postgres is not None:
+        postgres.stop_all()

@@ -16,9 +16,9 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from itertools import count
 from pathlib import Path
 
@@ -29,6 +29,15 @@ from keyrun.storage.postgres.tuning import StoreTuning
 
 START_TIMEOUT = 60.0
 _names = count(1)
+_at_end: list[Callable[[], object]] = []
+
+
+@atexit.register
+def stop_all() -> None:
+    """Stop what the tests of this process share. `tests/conftest.py` calls this at the end of the
+    session, because a worker of pytest-xdist ends without its exit functions."""
+    while _at_end:
+        _at_end.pop()()
 
 
 @cache
@@ -167,7 +176,7 @@ class Server:
 def _new_cluster(programs: Path) -> Path:
     """Return a data directory to copy. It is removed when the process ends."""
     folder = Path(tempfile.mkdtemp(prefix="keyrun-initdb-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    _at_end.append(partial(shutil.rmtree, folder, ignore_errors=True))
     user = unprivileged_user()
     if user is not None:
         os.chown(folder, pwd.getpwnam(user).pw_uid, -1)
@@ -197,7 +206,7 @@ def _parent_of(process: Path) -> int | None:
 def shared_server() -> Server:
     """Return the server that the tests of this process share. It stops when the process ends."""
     server = Server()
-    atexit.register(server.stop)
+    _at_end.append(server.stop)
     return server
 
 
