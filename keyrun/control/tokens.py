@@ -117,6 +117,9 @@ class TokenFile(Tokens):
     """The tokens in a file. Raises `BadTokenFile` if the file cannot be used when it is opened. A
     file that is broken later has no tokens, so all requests are refused."""
 
+    every = 1.0
+    """Seconds between two looks at the file."""
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__()
         self.path = Path(path)
@@ -184,7 +187,7 @@ class TokenFile(Tokens):
     def _current(self) -> dict[bytes, Token]:
         now = time.monotonic()
         if now >= self._next_look:
-            self._next_look = now + 1
+            self._next_look = now + self.every
             self._load()
         return self._tokens
 

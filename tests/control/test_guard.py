@@ -1,8 +1,6 @@
 """The guard: each rule, attacked."""
 
-import itertools
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from keyrun.control.frames import MEDIA_TYPE as CHANNEL
 from keyrun.control.guard import COOKIE, ApplicationGuard, Guard, Hosts, TokenGuard
 from keyrun.control.roles import Role
 from keyrun.control.table import OPERATIONS
-from keyrun.control.tokens import SESSION_SECONDS, BadTokenFile, TokenFile
+from keyrun.control.tokens import BadTokenFile, TokenFile
 from keyrun.groups import Member
 from tests.control.sockets import listening
 from tests.control.world import Client, Exchange, served, wait_for_go
@@ -246,9 +244,9 @@ async def test_a_session_ends(
         assert f"{COOKIE}_8000=;" in answer.headers["set-cookie"]
         assert await tcp(client, "GET", "/v1/counts", LOCAL, cookie) == 401
         assert await tcp(client, "GET", "/v1/counts", LOCAL, other) == 200
-        later = time.time() + SESSION_SECONDS + 1
-        monkeypatch.setattr(time, "time", lambda: later)
-        assert await tcp(client, "GET", "/v1/counts", LOCAL, other) == 401
+        monkeypatch.setattr("keyrun.control.tokens.SESSION_SECONDS", -2)
+        ended = await log_in(client)
+        assert await tcp(client, "GET", "/v1/counts", LOCAL, ended) == 401
 
 
 async def test_a_session_begins_with_a_token_only(guard: TokenGuard, autojump_clock: Any) -> None:
@@ -276,8 +274,7 @@ async def test_a_changed_cookie_is_not_valid(guard: TokenGuard, autojump_clock: 
 async def test_tokens_rotate_without_a_restart(
     path: Path, guard: TokenGuard, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ticks = itertools.count(step=10)
-    monkeypatch.setattr(time, "monotonic", lambda: next(ticks))
+    monkeypatch.setattr(TokenFile, "every", 0)
     async with served(guard=guard) as client:
         cookie = await log_in(client)
         write(path, f"{'n' * 20} admin of-admin")
@@ -346,8 +343,7 @@ async def test_a_request_that_lasts_ends_when_its_caller_is_not_admitted_any_mor
     autojump_clock: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ticks = itertools.count(step=10)
-    monkeypatch.setattr(time, "monotonic", lambda: next(ticks))
+    monkeypatch.setattr(TokenFile, "every", 0)
     tokens = TokenFile(path)
     async with served(guard=TokenGuard(tokens)) as client:
         await client.rt.submit(wait_for_go, key="k", run_id="r")
@@ -379,8 +375,7 @@ async def test_a_client_whose_role_is_lowered_may_do_only_what_the_new_role_allo
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TokenGuard, "every", 0.01)
-    ticks = itertools.count(step=10)
-    monkeypatch.setattr(time, "monotonic", lambda: next(ticks))
+    monkeypatch.setattr(TokenFile, "every", 0)
     async with listening(tmp_path) as server:
         address, token = f"http://127.0.0.1:{server.port}", server.token.decode()
         async with keyrun.connect(address, token=token) as client:
