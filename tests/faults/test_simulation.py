@@ -191,8 +191,7 @@ def replay_nothing() -> None:
 def gate() -> None:
     """What is staged is said to be durable, and committed a while later."""
 
-    async def early(self: GroupCommit) -> None:
-        staged, self.group = self.group, Group(self)
+    async def early(self: GroupCommit, staged: Group) -> None:
         tables = staged.tables
         staged.settle(durable=True)
         await trio.sleep(0.1)
