@@ -26,7 +26,7 @@ IN_MEMORY = {
 }
 BELOW = {
     *("monkeypatch", "caplog"),
-    *("Exchange", "api", "statistics", "sleep", "current_time", "guard", "_partition"),
+    *("Exchange", "api", "statistics", "sleep", "current_time", "guard", "_partition", "busy"),
 }
 """What a test uses that looks behind the HTTP API, handles a request piece by piece, or measures
 virtual time. Such a test runs in memory only."""
