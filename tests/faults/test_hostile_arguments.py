@@ -27,7 +27,7 @@ CALLS = amount(250, 20_000)
 PATIENCE = 30
 """Seconds for one call."""
 CODES = {0, 1, 2, 3, 4, 5, 141}
-LONG_LIVED = {"demo", "stress"}
+LONG_LIVED = {"demo", "open", "stress"}
 """What takes its time when it is called rightly: those are only called wrongly."""
 ENDLESS = {"watch", "follow"}
 
