@@ -1,6 +1,6 @@
 // The journal of a run: all its events, of which the visible ones are in the page.
 
-import { badge, between, code, count, duration, empty, failure, faint, filters, get, go, h, json, link, table, time, words } from "./kit.js";
+import { badge, between, code, count, duration, empty, failure, faint, filters, get, h, json, table, time, words } from "./kit.js";
 
 const MOST = 50_000;
 const HEIGHT = 30;
@@ -31,15 +31,15 @@ export const eventBadge = (name) => badge(TONES.find(([, found]) => found.test(n
 
 const what = ({ failure: found, detail, delay, value }) => found?.reason ?? detail ?? (delay != null ? duration(delay) : value == null ? "" : JSON.stringify(value).slice(0, 120));
 
-export function journalTab({ data: { run }, local, query, id, redraw }) {
+export function journalTab({ data: { run }, local, query, set, redraw }) {
   const all = local.events ?? [], text = (query.text ?? "").toLowerCase();
   const found = all.map((each, index) => ({ ...each, index })).filter((each) => (!query.event || each.event === query.event) && [each.step, each.who, what(each)].join(" ").toLowerCase().includes(text));
   const first = Math.max(0, Math.min(found.length - VISIBLE, Math.floor((local.top ?? 0) / HEIGHT) - 8)), left = found.length - first - VISIBLE;
-  const set = (values) => { local.top = 0; go(link(["runs", id], { ...query, ...values }), true); };
+  const filter = (values) => { local.top = 0; set(values, true); };
   const toggle = (index) => { local.entry = local.entry === index ? null : index; redraw(); };
   const chosen = all[local.entry];
   return [
-    filters([["text"], ["event", ["", ...new Set(all.map((each) => each.event))].sort()]], query, set, faint(found.length < all.length && `${found.length} of `, count(all.length, "entry"), local.more && " so far")),
+    filters([["text"], ["event", ["", ...new Set(all.map((each) => each.event))].sort()]], query, filter, faint(found.length < all.length && `${found.length} of `, count(all.length, "entry"), local.more && " so far")),
     !found.length ? empty(all.length ? "No entry matches." : "Loading…") : table("Journal", found.slice(first, first + VISIBLE), [
       ["At", (each) => h("span", { title: each.at }, `+${duration(between(run.submitted_at, each.at))}`), "number"],
       ["Event", (each) => h("button.quiet", { "data-row": true, "aria-expanded": String(each.index === local.entry), onclick: () => toggle(each.index) }, eventBadge(each.event))],

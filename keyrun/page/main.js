@@ -39,7 +39,7 @@ function show() {
   if (!screen) return say("No such screen", "There is nothing at this address.", "none");
   const context = {
     screen, path, query, id: rest.join("/"), data: same ? former.data : null, local: same ? former.local : {}, redraw: () => context === open && context.data && draw(),
-    set: (values) => go(link(path, { ...query, cursor: null, ...values })),
+    set: (values, replace) => go(link(path, { ...parse().query, cursor: null, ...values }), replace),
   };
   const draw = () => {
     patch(main, [screen.view(context)]);

@@ -131,6 +131,7 @@ class Inside:
         self._instances = instances
         self._calls = calls
         self.live = runs.live
+        self.find = runs.find
 
     @property
     def draining(self) -> bool:
@@ -322,7 +323,7 @@ class Explainer:
         if status.state is State.WAITING and status.waiting_until is not None:
             return None
         with suppress(*DAMAGE):
-            stored = await self._ledger.status(number)
+            stored = await self._stored(number)
             if stored is not None and stored.evicted_wait is not None:
                 return None
             submission = await self._ledger.submission(number)
@@ -344,6 +345,12 @@ class Explainer:
                 says, until = f"{says}, which {why.says}", why.until
             return _Answer(Cause.QUEUED, says, holder=ahead.run_id, until=until)
         return None
+
+    async def _stored(self, number: int) -> StatusRecord | None:
+        """Return the status of a run as the store has it, or will have it: memory knows the change
+        whose commit is under way."""
+        run = None if self._inside is None else self._inside.find(number)
+        return await self._ledger.status(number) if run is None else run.status
 
     async def _has_delay(self, until: float, number: int) -> bool:
         ledger = self._ledger
@@ -369,8 +376,7 @@ class Explainer:
         if status.state is not State.PAUSED:
             return None
         with suppress(*DAMAGE):
-            live = None if self._inside is None else self._inside.live(number)
-            stored = await self._ledger.status(number) if live is None else live.status
+            stored = await self._stored(number)
             if stored is not None and stored.paused:
                 by = None if stored.pause is None else stored.pause.by
                 says = f"is paused{_by(stored.pause)} until it is resumed"
@@ -412,7 +418,7 @@ class Explainer:
     async def _evicted(self, status: RunStatus, number: int, depth: int) -> _Answer:
         """Explain a run that is only in the store and waits."""
         with suppress(*DAMAGE):
-            stored = await self._ledger.status(number)
+            stored = await self._stored(number)
             wait = None if stored is None else stored.evicted_wait
             if stored is not None and wait is not None:
                 labels = (stored.waiting_on or "").split(", ")

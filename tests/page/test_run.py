@@ -10,6 +10,17 @@ from tests.page.scene import Shop
 
 Opened = Callable[..., Visit]
 
+CHANGE = """
+(values) => {
+    for (const [name, value] of Object.entries(values)) {
+        const field = document.querySelector(`form.filters [name="${name}"]`);
+        field.value = value;
+        field.dispatchEvent(new Event("change"));
+    }
+}
+"""
+"""Changes filters, and nothing is drawn meanwhile."""
+
 
 def test_the_timeline_has_each_attempt_with_its_backoff(visit: Opened) -> None:
     seen = visit("#/runs/order-1")
@@ -47,6 +58,15 @@ def test_the_journal_is_filtered_by_event_and_text(visit: Opened) -> None:
     seen.page.get_by_label("Text").fill("ship")
     seen.page.keyboard.press("Enter")
     expect(rows).to_have_count(1)
+
+
+def test_a_filter_that_changes_before_the_last_change_is_drawn_keeps_it(visit: Opened) -> None:
+    seen = visit("#/runs/order-1?tab=journal&event=attempt_failed")
+    rows = seen.page.locator("#screen tbody tr")
+    expect(rows).to_have_count(2)
+    seen.page.evaluate(CHANGE, {"event": "", "text": "ship"})
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text("ship")
 
 
 def test_parents_and_children_lead_to_each_other(visit: Opened, shop: Shop) -> None:

@@ -390,3 +390,19 @@ async def test_a_reader_of_another_process_explains_what_the_store_has(tmp_path:
         assert found == expected
         assert await reader.explain_key("k") == found
         assert await reader.explain("unknown") is None
+
+
+async def test_a_run_keeps_its_cause_while_it_leaves_memory() -> None:
+    async with open_test_runtime(workflows=[asking], evict_after=0.1) as rt:
+        await rt.submit(asking, key="k", run_id="r")
+        await wait_all_tasks_blocked()
+        before = await rt.explain("r")
+        assert before is not None
+        assert before.cause is Cause.SIGNAL
+        await trio.sleep(0.1)
+        said = set()
+        for _ in range(200):
+            said.add(await rt.explain("r"))
+            await trio.lowlevel.checkpoint()
+        assert not rt.statistics().live
+        assert {(each.cause, each.holder) for each in said if each} == {(Cause.SIGNAL, "go")}
