@@ -12,15 +12,19 @@ import resource
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from math import inf
 from typing import Any
 
 import anyio
 import anyio.abc
+import h11
 import trio
 from anycorn.app_wrappers import ASGIWrapper
 from anycorn.config import Config
 from anycorn.events import Closed, Event, RawData, Updated
+from anycorn.protocol.events import Event as StreamEvent
+from anycorn.protocol.events import Response
 from anycorn.task_group import TaskGroup
 from anycorn.tcp_server import TCPServer
 from anycorn.typing import LifespanState
@@ -145,6 +149,7 @@ class _Server(TCPServer):
     async def _read_data(self) -> None:
         protocol: Any = self.protocol
         protocol.protocol._check_protocol = _stay_with_http1
+        protocol.protocol.stream_send = _SaysClose(protocol.protocol)
         await super()._read_data()
         self._is_closed = True
         self._linger.cancel()
@@ -185,6 +190,22 @@ class _Server(TCPServer):
         with self._linger:
             await anyio.sleep(LINGER)
             shut(self._stream.extra(anyio.abc.SocketAttribute.raw_socket))
+
+
+class _SaysClose:
+    """Sends the answers of a connection. An answer that begins before the whole body of its request
+    has arrived says that the connection closes after it. A client that was not told would send the
+    next request on a connection that reads no more."""
+
+    def __init__(self, protocol: Any) -> None:
+        self._protocol = protocol
+        self._send = protocol.stream_send
+
+    async def __call__(self, event: StreamEvent) -> None:
+        unread = self._protocol.connection.their_state is h11.SEND_BODY
+        if unread and isinstance(event, Response) and event.status_code >= 200:
+            event = replace(event, headers=[*event.headers, (b"connection", b"close")])
+        await self._send(event)
 
 
 async def _stay_with_http1(_: object) -> None:

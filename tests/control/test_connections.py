@@ -196,6 +196,19 @@ async def test_a_client_that_sends_a_refused_body_receives_the_answer(tmp_path: 
                 assert received.endswith(b"}")
 
 
+async def test_an_answer_says_whether_the_connection_takes_another_request(tmp_path: Path) -> None:
+    head = b"POST /v1/pause HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head += b"Content-Length: 2\r\nAuthorization: Bearer "
+    async with listening(tmp_path) as server:
+        # It is refused before its body arrives.
+        early = await server.send(head + b"wrong\r\n\r\n")
+        assert statuses(early) == [401]
+        assert b"\r\nconnection: close\r\n" in early.lower()
+        whole = await server.send((head + server.token + b"\r\n\r\n{}") * 2, answers=2)
+        assert statuses(whole) == [200, 200]
+        assert b"\r\nconnection: close\r\n" not in whole.lower()
+
+
 async def test_a_client_that_never_stops_sending_is_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
