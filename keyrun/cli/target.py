@@ -17,6 +17,10 @@ from keyrun.storage import PayloadCodec, PayloadError, PayloadTypeError
 
 def load(name: str) -> ModuleType:
     """Import a module. The current directory comes first, as with `python -m`."""
+    if "/" in name:
+        raise CommandError(
+            f"{name!r} is a path, not a module; give the name, such as shop for shop.py", USAGE
+        )
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

@@ -304,6 +304,8 @@ async def find_member(ledger: "Ledger", number: int) -> tuple[str, str] | None:
 
 async def read_group(ledger: "Ledger", group_id: str) -> GroupRecord | None:
     """Return the record of a group, or None if there is no such group."""
+    if not _ID.fullmatch(group_id):
+        return None  # it may be too long for a record key
     fields = await ledger.get("groups", ledger.name(group_id))
     return None if fields is None else GroupRecord(*fields)
 
