@@ -3,6 +3,7 @@
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from math import inf
 from typing import Any
 
 import pytest
@@ -614,7 +615,8 @@ async def test_a_thread_that_was_waited_for_after_the_gate_does_not_begin_untrus
 
     @workflow
     async def work_in_thread(ctx: Context) -> str:
-        return await ctx.step(threaded)
+        # Virtual time jumps while the thread works.
+        return await ctx.step(threaded.options(timeout=inf))
 
     store = leased()
     workflows = [keep_the_thread, work_in_thread]

@@ -231,7 +231,7 @@ async def test_errors_and_timeouts_of_asyncio_steps_are_those_of_steps(
 ) -> None:
     cancelled: list[str] = []
 
-    @step(asyncio=True, retry=Retry.none(), timeout=0.05)
+    @step(asyncio=True, retry=Retry.none(), timeout=0.5)
     async def hangs() -> None:
         def fling() -> None:
             raise RuntimeError("in a callback that nobody waits for")
