@@ -203,7 +203,13 @@ class _SaysClose:
 
     async def __call__(self, event: StreamEvent) -> None:
         unread = self._protocol.connection.their_state is h11.SEND_BODY
-        if unread and isinstance(event, Response) and event.status_code >= 200:
+        # The answer to a batch begins while its lines arrive, and ends after them.
+        if (
+            unread
+            and isinstance(event, Response)
+            and event.status_code >= 200
+            and any(name == b"content-length" for name, _ in event.headers)
+        ):
             event = replace(event, headers=[*event.headers, (b"connection", b"close")])
         await self._send(event)
 
