@@ -129,7 +129,7 @@ async def browsing(path: Path) -> AsyncIterator[Browser]:
 
 
 def first_answers(runs: int) -> dict[str, float]:
-    """Return the milliseconds of the first answer to each question with so many stored runs."""
+    """Return the milliseconds of the first answer to each question to a store of `runs` runs."""
 
     async def main() -> dict[str, float]:
         with folder() as path:
